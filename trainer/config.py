@@ -1,12 +1,29 @@
 """The configuration of a run: frozen dataclasses, one section for each part, validated once at the border.
 
-Nothing here imports torch, so that a wrong key is refused before seconds of imports.
+Nothing here imports torch, so that a wrong key is refused before seconds of imports. compose.py makes a `Config` of
+a command line, validation.py refuses the impossible ones.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any, cast
+
+# Beside the package, in a clone as in an installation, whatever the working folder holds.
+CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be run; its text is one sentence for the user."""
+
+
+def one_of(default: str, *others: str) -> Any:
+    """A text field that takes one of a few values, the first of which is its default."""
+    return field(default=default, metadata={"choices": (default, *others)})
 
 
 @dataclass(frozen=True)
@@ -14,12 +31,12 @@ class EnvConfig:
     """Which environment is trained on, and how it is wrapped."""
 
     id: str = "CartPole-v1"
-    backend: str = "gymnasium"  # gymnasium | envpool | counting
+    backend: str = one_of("gymnasium", "envpool", "counting")
     kwargs: dict[str, Any] = field(default_factory=dict)  # handed to the environment's constructor
     import_modules: list[str] = field(default_factory=list)  # packages that register the id when imported
-    preprocessing: str = "none"  # none | atari
+    preprocessing: str = one_of("none", "atari")
     frame_stack: int = 1  # frames that the policy sees at once; stored once each
-    vectorization: str = "auto"  # auto | sync (in-process sub-environments) | native (its vector_entry_point)
+    vectorization: str = one_of("auto", "sync", "native")  # sync: in this process; native: its vector_entry_point
     max_episode_steps: int | None = None  # None keeps the environment's own limit
     clip_rewards: bool = False  # train on the sign of the reward; returns are reported unclipped
 
@@ -28,16 +45,16 @@ class EnvConfig:
 class AlgorithmConfig:
     """What is learned: the loss, its target and the network."""
 
-    name: str = "dqn"
+    name: str = "dqn"  # one of configs/algorithm/
     gamma: float = 0.99
     n_step: int = 1
     double: bool = True
-    loss_function: str = "smooth_l1"  # smooth_l1 | l2
+    loss_function: str = one_of("smooth_l1", "l2")
     target_update_every_updates: int = 100  # hard updates; ignored when target_tau is set
     target_tau: float | None = None  # soft updates after every update: target += tau * (online - target)
     hidden_sizes: list[int] = field(default_factory=lambda: [120, 84])
-    activation: str = "relu"  # relu | tanh | silu
-    cnn: str = "auto"  # encoder of image leaves: auto | nature | small
+    activation: str = one_of("relu", "tanh", "silu")
+    cnn: str = one_of("auto", "nature", "small")  # encoder of image leaves
 
 
 @dataclass(frozen=True)
@@ -46,8 +63,7 @@ class CollectorConfig:
 
     num_workers: int | None = None  # None: cores - 2, at least 1
     envs_per_worker: int = 16
-    steps_per_rollout: int = 16  # vector steps between two looks at TorchRL's control pipe
-    exploration: str = "linear"  # linear | apex
+    exploration: str = one_of("linear", "apex")
     epsilon_start: float = 1.0
     epsilon_end: float = 0.05
     epsilon_decay_frames: int = 10_000
@@ -74,8 +90,8 @@ class LearnerConfig:
     adam_eps: float = 1e-8
     max_grad_norm: float | None = 10.0
     warmup_frames: int = 1_000  # no update before so many frames are stored
-    execution: str = "auto"  # auto | eager | trace | compile | cudagraph
-    precision: str = "float32"  # float32 | bfloat16 (autocast of the networks)
+    execution: str = one_of("auto", "eager", "trace", "compile", "cudagraph")
+    precision: str = one_of("float32", "bfloat16")  # bfloat16: autocast of the networks
     channels_last: bool = True  # memory format of convolutions
     prefetch_batches: int = 8  # batches gathered at once
     publish_every_updates: int = 10
@@ -86,7 +102,7 @@ class LearnerConfig:
 class ScheduleConfig:
     """How collection and learning take turns."""
 
-    name: str = "async"  # async | sync | sequential
+    name: str = one_of("async", "sync", "sequential")
     frames_per_update: float | None = 10.0  # inverse replay ratio; None: no limit on either side (async only)
     tolerance_frames: int = 512  # how far collection may run ahead of learning, beyond one update's frames
     frames_per_round: int = 1_024  # sync, sequential: frames collected between two phases of learning
@@ -118,13 +134,13 @@ class CheckpointConfig:
 class LoggerConfig:
     """Where the run is shown. JSONL, CSV and the terminal are always on."""
 
-    name: str = "none"  # none | wandb | tensorboard
+    name: str = one_of("none", "wandb", "tensorboard")
     every_seconds: float = 1.0
-    terminal: str = "auto"  # auto | live | plain | none
+    terminal: str = one_of("auto", "live", "plain", "none")
     wandb_project: str = "trainer"
     wandb_entity: str | None = None
     wandb_group: str | None = None
-    wandb_mode: str = "auto"  # auto | online | offline | disabled
+    wandb_mode: str = one_of("auto", "online", "offline", "disabled")
     wandb_tags: list[str] = field(default_factory=list)
 
 
@@ -148,5 +164,115 @@ class Config:
     logger: LoggerConfig = field(default_factory=LoggerConfig)
 
 
-class ConfigError(ValueError):
-    """A configuration that cannot be run; its text is one sentence for the user."""
+def config_keys(config: Any = Config, prefix: str = "") -> dict[str, Any]:
+    """Every dotted key of a configuration, as ``learner.batch_size``, with its value; of a class, with its field."""
+    found: dict[str, Any] = {}
+    for item in fields(config):
+        section = item.default_factory if isinstance(config, type) else getattr(config, item.name)
+        if is_dataclass(section):
+            found |= config_keys(section, f"{prefix}{item.name}.")
+        else:
+            found[prefix + item.name] = item if isinstance(config, type) else section
+    return found
+
+
+def group_options(group: str) -> tuple[str, ...]:
+    """Names that ``group=NAME`` takes: the files of configs/<group>/, sorted."""
+    return tuple(sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml")))
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that a wrong one most likely meant: by its last part, that part's initials (lr) or spelling."""
+    section, _, leaf = name.lower().rpartition(".")
+
+    def likeness(candidate: str) -> float:
+        known_section, _, known_leaf = candidate.lower().rpartition(".")
+        words = known_leaf.split("_")
+        if leaf == known_leaf:
+            score = 1.0
+        elif leaf == "".join(word[:1] for word in words):
+            score = 0.95
+        else:
+            score = max(0.8 if leaf in words else 0.0, SequenceMatcher(None, leaf, known_leaf).ratio())
+        return score + 0.2 * SequenceMatcher(None, section, known_section).ratio()
+
+    return max(known, key=likeness)
+
+
+def available_cores() -> int:
+    """Cores that this process may use: SLURM's share of the node, else the affinity mask; never the whole machine.
+
+    Raises:
+        ConfigError: SLURM_CPUS_PER_TASK is no positive whole number.
+    """
+    share = os.environ.get("SLURM_CPUS_PER_TASK")
+    if share is None:
+        return len(os.sched_getaffinity(0))
+    if not share.isdecimal() or int(share) < 1:
+        raise ConfigError(f"SLURM_CPUS_PER_TASK={share} is no positive whole number: set it right, or unset it")
+    return int(share)
+
+
+def resolve(config: Config, cores: int | None = None) -> Config:
+    """The configuration with every value filled in that depends on the machine: ``collector.num_workers``.
+
+    Of ``cores`` (None: `available_cores`), two are left to the learner and the evaluator.
+    """
+    if config.collector.num_workers is not None:
+        return config
+    workers = max(1, (available_cores() if cores is None else cores) - 2)
+    return replace(config, collector=replace(config.collector, num_workers=workers))
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Nested dict of plain Python values."""
+    return asdict(config)
+
+
+def to_yaml(config: Config) -> str:
+    """YAML text that `from_yaml` reads back into an equal `Config`."""
+    import yaml
+
+    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+
+
+def schema() -> Any:
+    """The types and defaults of `Config` as an OmegaConf node that takes values, which frozen classes refuse."""
+    from omegaconf import OmegaConf
+
+    node = OmegaConf.structured(Config)
+    OmegaConf.set_readonly(node, None)
+    for item in fields(Config):
+        if OmegaConf.is_config(node[item.name]):
+            OmegaConf.set_readonly(node[item.name], None)
+    return node
+
+
+def from_yaml(path: str | Path) -> Config:
+    """Read a run's config.yaml; keys that it does not name take their defaults.
+
+    Raises:
+        ConfigError: the file is missing, is no YAML mapping, or names a key or a value that `Config` does not take.
+    """
+    from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        read = OmegaConf.load(path)
+        if not isinstance(read, DictConfig):
+            raise ConfigError(f"{path} holds no mapping of keys to values, so it is no run's config.yaml")
+        return cast(Config, OmegaConf.to_object(OmegaConf.merge(schema(), read)))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}): name a run's folder that holds one") from error
+    except YAMLError as error:
+        raise ConfigError(f"{path} is no YAML file: {first_line(error)}") from error
+    except OmegaConfBaseException as error:
+        key = error.full_key or ""
+        hint = "" if key in config_keys() else f" (the nearest is {nearest(key, config_keys())})"
+        raise ConfigError(f"{path}, {key}: {first_line(error)}{hint}") from error
+
+
+def first_line(error: Exception) -> str:
+    """First line of an error's text, for a sentence of ours around it."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

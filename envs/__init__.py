@@ -1,0 +1,70 @@
+"""Environments for the trainer: `make` gives a vector, `describe` says what it shows, `ENVS` lists the backends.
+
+``env`` is anything with the attributes of ``trainer.config.EnvConfig``; this package imports nothing of the trainer.
+
+A vector has ``spec``, ``num_envs``, ``reset(seed) -> observation``, ``step(action) -> (observation, reward, terminated,
+truncated)``, ``raw_reward`` and ``close()``. Its observation is a dict: leaf name -> [num_envs, *leaf.shape], one frame
+each, and ``action_mask`` bool [num_envs, num_actions] where ``spec.has_mask``. It hands out the same dict and arrays in
+every call and overwrites them in the next one. `envs.vector` says how episodes end.
+
+A new backend is one file with a ``make`` as below and one line in `ENVS`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+from envs import counting, envpool, gymnasium
+from envs.gymnasium import make_single
+from envs.spec import EnvError, EnvSpec, Leaf
+
+__all__ = ["ENVS", "EnvError", "EnvSpec", "Leaf", "describe", "make", "make_single"]
+
+ENVS: dict[str, Callable[..., Any]] = {
+    "gymnasium": gymnasium.make,
+    "envpool": envpool.make,
+    "counting": counting.make,
+}
+
+_CHOICES = {
+    "backend": tuple(ENVS),
+    "preprocessing": ("none", "atari"),
+    "vectorization": ("auto", "sync", "native"),
+}
+
+
+def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | None = None) -> Any:
+    """A vector of ``num_envs`` sub-environments.
+
+    Args:
+        env: anything with the attributes of EnvConfig.
+        num_envs: at least 1.
+        autoreset: False leaves ended sub-environments to the caller, who calls ``vector.reset_where(mask)``.
+        render_mode: Gymnasium's; with it, ``vector.render()`` gives sub-environment 0's picture.
+
+    Raises:
+        EnvError: in one sentence, why the environment cannot be made or trained on, and what to do.
+    """
+    for key, choices in _CHOICES.items():
+        value = getattr(env, key)
+        if value not in choices:
+            near = difflib.get_close_matches(str(value), choices, n=1)
+            hint = f"; did you mean {near[0]}?" if near else "."
+            raise EnvError(f"{env.id}: env.{key}={value} is none of {', '.join(choices)}{hint}")
+    if env.frame_stack < 1 or num_envs < 1:
+        raise EnvError(f"{env.id}: env.frame_stack={env.frame_stack} and num_envs={num_envs} must be at least 1.")
+    return ENVS[env.backend](env, num_envs, autoreset=autoreset, render_mode=render_mode)
+
+
+def describe(env: Any) -> EnvSpec:
+    """What the environment shows, found by making one and closing it again.
+
+    Raises:
+        EnvError: as `make`.
+    """
+    vector = make(env, 1)
+    spec: EnvSpec = vector.spec
+    vector.close()
+    return spec

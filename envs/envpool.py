@@ -1,0 +1,91 @@
+"""Backend ``envpool`` (an optional extra): EnvPool's environments in C++, stepped by one thread of this process.
+
+EnvPool resets itself on the next step, as Gymnasium's NEXT_STEP; its constructor alone takes a seed, so that
+``reset(seed)`` makes a new pool, in which sub-environment i has ``seed + i``. Ids are EnvPool's own (``Pong-v5``, not
+``ALE/Pong-v5``).
+
+Two differences to the ``gymnasium`` backend that this file cannot remove: where an episode terminates in the very
+step of its time limit, EnvPool reports a truncation only; and its Atari games have no sticky actions unless
+``env.kwargs={repeat_action_probability: 0.25}``, press FIRE at reset (``use_fire_reset``) and stop after 27,000
+steps. ``preprocessing="atari"`` sets the rest to the usual values and gives one grey frame 84 x 84 a step, as
+`envs.gymnasium`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import Any
+
+from gymnasium import spaces
+
+from envs.batched import BatchedVector
+from envs.spaces import Field, action_count, fields_of, mask_field
+from envs.spec import EnvError, EnvSpec
+
+ATARI = {
+    "stack_num": 1,  # frames are stacked by the caller
+    "frame_skip": 4,
+    "noop_max": 30,
+    "img_height": 84,
+    "img_width": 84,
+    "gray_scale": True,
+    "episodic_life": False,
+    "reward_clip": False,
+}
+
+
+def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | None = None) -> BatchedVector:
+    """A vector of ``num_envs`` sub-environments; ``env`` has the attributes of EnvConfig.
+
+    Raises:
+        EnvError: EnvPool is missing or does not know the id, or the environment cannot be trained on.
+    """
+    if not autoreset or render_mode is not None:
+        raise EnvError(f"{env.id}: env.backend=envpool resets by itself and draws nothing; use env.backend=gymnasium.")
+    pool = _pool(env, num_envs, 0)
+    try:
+        space = pool.observation_space
+        if env.preprocessing == "atari" and space.shape[0] == 1:
+            space = spaces.Box(0, 255, space.shape[1:], space.dtype.type)
+        num_actions, start = action_count(pool.action_space, env.id)
+        fields: tuple[Field, ...] = fields_of(space, env.frame_stack, env.id)
+        leaves = tuple(field.leaf for field in fields)
+        mask = mask_field(space, num_actions, env.id)
+        has_mask = mask is not None or "action_mask" in pool.reset()[1]
+        limit = pool.config.get("max_episode_steps")
+    finally:
+        pool.close()
+    spec = EnvSpec(env.id, leaves, num_actions, start, has_mask, limit)
+
+    def reset_env(pool: Any, seed: int | None) -> tuple[Any, Any, dict[str, Any]]:
+        if pool is None or seed is not None:
+            if pool is not None:
+                pool.close()
+            pool = _pool(env, num_envs, 0 if seed is None else seed)
+        return pool, *pool.reset()
+
+    fields = fields if mask is None else (*fields, mask)
+    return BatchedVector(spec, fields, reset_env, num_envs, env.clip_rewards)
+
+
+def _pool(env: Any, num_envs: int, seed: int) -> Any:
+    try:
+        envpool = importlib.import_module("envpool")
+    except ImportError as error:
+        raise EnvError(
+            f"{env.id}: env.backend=envpool needs the package envpool; install it with `pip install -e '.[envpool]'`."
+        ) from error
+    known = envpool.list_all_envs()
+    if env.id not in known:
+        near = difflib.get_close_matches(env.id.rpartition("/")[2], known, n=3, cutoff=0.5)
+        nearest = f"the nearest are {', '.join(near)}" if near else "none is similar"
+        raise EnvError(f"{env.id}: EnvPool knows no environment of that id ({nearest}).")
+    options = {**(ATARI if env.preprocessing == "atari" else {}), **env.kwargs}
+    if env.max_episode_steps is not None:
+        options["max_episode_steps"] = env.max_episode_steps
+    try:
+        return envpool.make(env.id, env_type="gymnasium", num_envs=num_envs, seed=seed, num_threads=1, **options)
+    except Exception as error:
+        text = " ".join(str(error).split())
+        raise EnvError(f"{env.id}: EnvPool refused env.kwargs={env.kwargs}: {type(error).__name__}: {text}") from error

@@ -1,0 +1,71 @@
+"""A vector environment as a TorchRL environment: how our environments reach TorchRL's collectors."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torchrl.data import Binary, Categorical, Composite, Unbounded
+from torchrl.envs import EnvBase
+
+from envs.spec import EnvSpec
+
+
+class VectorEnvironment(EnvBase):
+    """Batch size [N]; observations are single frames under the leaves' names.
+
+    TorchRL's partial resets need a vector made with ``autoreset=False``; a collector with a rollout loop of its own uses
+    ``vector`` directly.
+
+    Args:
+        vector: from :func:`envs.make`.
+    """
+
+    def __init__(self, vector) -> None:
+        n, spec = vector.num_envs, vector.spec
+        super().__init__(device="cpu", batch_size=[n])
+        self.vector, self.spec = vector, spec
+        self.observation_spec = _observations(spec, n)
+        self.action_spec = Categorical(spec.num_actions, shape=(n,), dtype=torch.int64)
+        self.reward_spec = Unbounded(shape=(n, 1), dtype=torch.float32)
+        flag = Categorical(2, shape=(n, 1), dtype=torch.bool)
+        self.done_spec = Composite({"done": flag, "terminated": flag.clone(), "truncated": flag.clone()}, shape=(n,))
+        self._seed: int | None = None
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **_) -> TensorDictBase:
+        where = None if tensordict is None else tensordict.get("_reset", None)
+        if where is None:
+            observation = self.vector.reset(self._seed)
+        else:
+            observation = self.vector.reset_where(where.numpy().reshape(-1))
+        flags = {
+            name: torch.zeros(*self.batch_size, 1, dtype=torch.bool) for name in ("done", "terminated", "truncated")
+        }
+        return TensorDict({**_tensors(observation), **flags}, self.batch_size)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        observation, reward, terminated, truncated = self.vector.step(tensordict["action"].numpy())
+        ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
+        columns = {name: torch.from_numpy(end.copy()).unsqueeze(-1) for name, end in ends.items()}
+        columns["reward"] = torch.from_numpy(reward.copy()).unsqueeze(-1)
+        return TensorDict({**_tensors(observation), **columns}, self.batch_size)
+
+    def _set_seed(self, seed: int | None) -> None:
+        self._seed = seed
+
+    def close(self, *, raise_if_closed: bool = False) -> None:
+        """Close the sub-environments."""
+        if not self.is_closed:
+            self.vector.close()
+        super().close(raise_if_closed=raise_if_closed)
+
+
+def _tensors(observation: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array.copy()) for name, array in observation.items()}
+
+
+def _observations(spec: EnvSpec, n: int) -> Composite:
+    leaves = {leaf.name: Unbounded(shape=(n, *leaf.shape), dtype=getattr(torch, leaf.dtype)) for leaf in spec.leaves}
+    if spec.has_mask:
+        leaves["action_mask"] = Binary(spec.num_actions, shape=(n, spec.num_actions), dtype=torch.bool)
+    return Composite(leaves, shape=(n,))

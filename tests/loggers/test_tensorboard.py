@@ -1,0 +1,35 @@
+"""TensorBoard's event file, read back by TensorBoard's own reader."""
+
+import sys
+from datetime import datetime
+
+import pytest
+
+from trainer.config import ConfigError, LoggerConfig
+from trainer.loggers import open_loggers
+from trainer.loggers.sink import Event
+from trainer.loggers.tensorboard import open_tensorboard
+
+
+def test_scalars_stand_at_their_frames(run):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    sink = open_tensorboard(LoggerConfig(name="tensorboard"), run, pytest.fail)
+    sink.write({"frames": 1_000, "loss": 0.5, "bottleneck": "learning"})
+    sink.event(Event(datetime(2025, 1, 2, 3, 4, 5), "evaluator", "evaluation 99.0"))
+    sink.write({"frames": 2_000, "loss": 0.25})
+    sink.close({"status": "finished"})
+    reader = EventAccumulator(str(run.run_dir / "tensorboard"))
+    reader.Reload()
+    assert [(point.step, point.value) for point in reader.Scalars("loss")] == [(1_000, 0.5), (2_000, 0.25)]
+    assert "bottleneck" not in reader.Tags()["scalars"]
+    (text,) = reader.Tensors("events/text_summary")
+    assert (text.step, text.tensor_proto.string_val[0]) == (1_000, b"03:04:05 [evaluator] evaluation 99.0")
+    assert b"env.id: CartPole-v1" in reader.Tensors("config/text_summary")[0].tensor_proto.string_val[0]
+
+
+def test_missing_package_is_one_sentence(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # what Python does with a package that is absent
+    with pytest.raises(ConfigError, match="pip install tensorboard"):
+        open_loggers(LoggerConfig(name="tensorboard"), run)

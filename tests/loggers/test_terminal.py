@@ -1,0 +1,137 @@
+"""Real outputs: a pseudo-terminal, a pipe, and both going away."""
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+from datetime import datetime
+
+import pytest
+
+from trainer.loggers.sink import Event
+from trainer.loggers.terminal import TerminalSink
+
+NOON = datetime(2025, 1, 2, 12, 0, 0)
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+# A run that logs 200 rows into its folder and says on stderr how it ended.
+LOGGING_RUN = """
+import pathlib, sys
+from trainer.config import LoggerConfig
+from trainer.loggers import RunInfo, open_loggers
+run = RunInfo(pathlib.Path(sys.argv[1]), "CartPole-v1", "dqn", 0, 200, {}, 1, 16, "cpu")
+loggers = open_loggers(LoggerConfig(terminal=sys.argv[2]), run)
+for frames in range(1, 201):
+    loggers.write({"frames": frames, "return_mean": float(frames)})
+    loggers.event(f"event {frames} " + "x" * 1_000)
+loggers.close({"status": "finished"})
+print("printed after the end")
+"""
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def read_all(master):
+    """What a pseudo-terminal shows, without escape sequences, until its other side is closed."""
+    chunks = []
+    while True:
+        try:
+            chunk = os.read(master, 65_536)
+        except OSError:  # EIO: the other side is closed
+            chunk = b""
+        if not chunk:
+            return ESCAPE.sub("", b"".join(chunks).decode()).replace("\r", "")
+        chunks.append(chunk)
+
+
+def test_plain_lines_come_every_five_seconds_and_events_at_once(run):
+    stream, clock = io.StringIO(), Clock()
+    sink = TerminalSink(run, pytest.fail, live=False, stream=stream, clock=clock)
+    for second in range(12):
+        clock.now = 100.0 + second
+        sink.write({"frames": second * 100})
+    sink.event(Event(NOON, "collector 1", "warning: died (SIGKILL), replaced"))
+    sink.close({"status": "finished", "frames": 1_100})
+    lines = stream.getvalue().splitlines()
+    assert [line.split()[1] for line in lines[:3]] == ["0/50,000", "500/50,000", "1,000/50,000"]
+    assert lines[3] == "12:00:00 [collector 1] warning: died (SIGKILL), replaced"
+    assert lines[4].startswith("finished: 1,100 frames")
+    assert lines[5:] == [f"run folder: {run.run_dir}"]
+
+
+def test_live_view_on_a_terminal_with_events_above_it(run):
+    master, slave = pty.openpty()
+    with open(slave, "w", encoding="utf-8") as stream:
+        sink = TerminalSink(run, pytest.fail, live=True, stream=stream)
+        sink.write({"frames": 12_500, "return_mean": 21.5, "eta_s": 30.0})
+        sink.event(Event(NOON, "main", "evaluation 99.0 over 20 episodes"))
+        sink.write({"frames": 25_000, "return_mean": 43.0, "eta_s": 20.0})
+        sink.close({"status": "finished", "reason": "budget reached"})
+    shown = read_all(master)
+    os.close(master)
+    order = ("25 %, 12,500 of 50,000", "12:00:00 evaluation 99.0", "50 %, 25,000 of 50,000", "finished (budget")
+    positions = [shown.index(text) for text in order]
+    assert positions == sorted(positions)
+    assert sys.stdout.__class__.__name__ != "FileProxy"
+
+
+def test_hung_up_terminal_turns_the_view_off_with_one_notice(run, notices):
+    master, slave = pty.openpty()
+    stdout = sys.stdout
+    with open(slave, "w", encoding="utf-8") as stream:
+        sink = TerminalSink(run, notices.append, live=True, stream=stream)
+        sink.write({"frames": 1})
+        os.close(master)
+        for frames in range(2, 5):
+            sink.write({"frames": frames})
+        sink.event(Event(NOON, "main", "still training"))
+        sink.close({})
+    assert len(notices) == 1 and notices[0].startswith("warning: the terminal went away ([Errno 5]")
+    assert sys.stdout is stdout
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_closed_stream_turns_the_sink_off_with_one_notice(run, notices, live):
+    stream, stdout = io.StringIO(), sys.stdout
+    sink = TerminalSink(run, notices.append, live=live, stream=stream)
+    stream.close()
+    sink.write({"frames": 1})
+    sink.event(Event(NOON, "main", "still training"))
+    sink.close({})
+    assert len(notices) == 1 and "its stream is closed" in notices[0]
+    assert sys.stdout is stdout
+
+
+@pytest.mark.parametrize("mode", ["plain", "live"])
+def test_broken_pipe_does_not_stop_the_run(run, mode):
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOGGING_RUN, str(run.run_dir), mode], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.close()  # as `| head` does
+    errors = process.stderr.read().decode()
+    process.stderr.close()
+    assert (process.wait(), errors) == (0, "")
+    assert len((run.run_dir / "metrics.jsonl").read_text().splitlines()) == 200
+    log = (run.run_dir / "log.txt").read_text()
+    assert log.count("the terminal went away ([Errno 32] Broken pipe)") == 1
+    assert "event 200 x" in log and "finished" in log
+
+
+def test_a_pipe_gets_plain_lines_even_in_ascii(run):
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [sys.executable, "-c", LOGGING_RUN, str(run.run_dir), "auto"], capture_output=True, env=environment
+    )
+    assert done.returncode == 0 and done.stderr == b""
+    assert b"1/200 frames" in done.stdout and b"\x1b" not in done.stdout
+    assert done.stdout.endswith(b"printed after the end\n")

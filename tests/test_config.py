@@ -1,0 +1,359 @@
+"""Every shipped YAML makes a run that can be made; every impossible value is refused in one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+import yaml
+
+from trainer.compose import GROUPS, check, choose_preset, jobs, load, preset_env_id
+from trainer.config import (
+    CONFIG_DIR,
+    Config,
+    ConfigError,
+    available_cores,
+    config_keys,
+    from_yaml,
+    group_options,
+    nearest,
+    resolve,
+    to_dict,
+    to_yaml,
+)
+from trainer.validation import _RANGES, validate
+
+FILES = [(group, option) for group in GROUPS for option in group_options(group)]
+PRESETS = group_options("preset")
+
+
+def read(group: str, option: str) -> dict[str, Any]:
+    return yaml.safe_load((CONFIG_DIR / group / f"{option}.yaml").read_text()) or {}
+
+
+def changed(config: Config, values: dict[str, Any]) -> Config:
+    """The configuration with some dotted keys set to other values."""
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        if section:
+            value = dataclasses.replace(getattr(config, section), **{name: value})
+        config = dataclasses.replace(config, **{section or name: value})
+    return config
+
+
+def is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return type(value) is dict and all(is_plain(item) for item in value.values())
+    if isinstance(value, list):
+        return type(value) is list and all(is_plain(item) for item in value)
+    return type(value) in (str, int, float, bool, type(None))
+
+
+# --- shipped files ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("group", "option"), FILES)
+def test_shipped_file_makes_a_valid_run(group: str, option: str) -> None:
+    open_ids = {("preset", "generic"), ("env", "generic"), ("env", "atari")}
+    named = ["env.id=Some/Env-v0"] if (group, option) in open_ids else []
+    loaded = load([f"{group}={option}", *named], cores=6)
+    assert loaded.warnings == []
+    assert isinstance(loaded.config, Config)
+    assert is_plain(to_dict(loaded.config))
+    if group == "preset":
+        assert loaded.config.preset == option
+        assert loaded.config.collector.num_workers == 4
+        unresolved = changed(loaded.config, {"collector.num_workers": None})
+        for cores in (1, 2, 3, 4, 18, 34):
+            assert validate(unresolved, cores) == []
+        for schedule in ("sync", "sequential"):
+            assert validate(changed(unresolved, {"schedule.name": schedule}), 2) == []
+    elif "name" in read(group, option):
+        assert getattr(loaded.config, group).name == option  # algorithm=dqn and algorithm.name say the same
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_preset_leaves_keys_of_other_groups_alone(preset: str) -> None:
+    """Presets are merged last: a key that a group's file sets as well would win over `schedule=sync` and the like."""
+    values = read("preset", preset)
+    for group, option in FILES:
+        if group != "preset":
+            assert not set(read(group, option)) & set(values.get(group, {})), f"{group}/{option}.yaml"
+
+
+def test_top_file_begins_with_the_default_preset_and_its_environment() -> None:
+    defaults = yaml.safe_load((CONFIG_DIR / "train.yaml").read_text())["defaults"]
+    chosen = {key: value for entry in defaults if isinstance(entry, dict) for key, value in entry.items()}
+    assert chosen["preset"] == Config.preset == "cartpole"
+    assert preset_env_id(chosen["preset"]) == read("env", chosen["env"])["id"] == "CartPole-v1"
+    assert {key for key in chosen if not key.startswith("override")} == set(GROUPS)
+
+
+# --- from arguments to values ----------------------------------------------------------------------------------------
+
+
+def test_later_layers_win_over_earlier_ones() -> None:
+    arguments = ["preset=pong", "seed=3", "learner.batch_size=64", "schedule=sync", "env.kwargs.mode=1"]
+    config = load([*arguments, "+env.kwargs.difficulty=[2,3]", "collector.num_workers=2"], cores=4).config
+    assert (config.preset, config.seed, config.env.id) == ("pong", 3, "ALE/Pong-v5")
+    assert config.learner.batch_size == 64  # the command line, over 32 of the preset, over 128 of the dataclass
+    assert config.replay.capacity_frames == 100_000  # the preset, over 50,000 of the dataclass
+    assert config.algorithm.gamma == 0.99  # the dataclass
+    assert config.schedule.name == "sync"
+    assert config.env.kwargs == {"mode": 1, "difficulty": [2, 3]}
+    assert config.collector.num_workers == 2
+
+
+def test_environment_chosen_by_name_holds_against_the_preset() -> None:
+    assert load(["preset=lunarlander", "env=acrobot"], cores=2).config.env.id == "Acrobot-v1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "preset", "reason"),
+    [
+        ([], "cartpole", "the default"),
+        (["seed=1"], "cartpole", "the default"),
+        (["preset=acrobot"], "acrobot", "asked for"),
+        (["preset=acrobot", "env.id=CartPole-v1"], "acrobot", "asked for"),
+        (["env.id=LunarLander-v3"], "lunarlander", "made for LunarLander-v3"),
+        (["env.id=ALE/Pong-v5"], "pong", "made for ALE/Pong-v5"),
+        (["env=mountaincar"], "mountaincar", "made for MountainCar-v0"),
+        (["env=atari", "env.id=ALE/Breakout-v5"], "generic", "there is none for ALE/Breakout-v5"),
+        (["env.id=Some/Env-v0"], "generic", "there is none for Some/Env-v0"),
+    ],
+)
+def test_preset_follows_the_environment(arguments: list[str], preset: str, reason: str) -> None:
+    assert choose_preset(check(arguments)) == (preset, reason)
+
+
+def test_preset_that_was_chosen_for_the_user_is_named_and_explained() -> None:
+    loaded = load(["env.id=Some/Env-v0"], cores=2)
+    assert (loaded.config.preset, loaded.preset_reason) == ("generic", "there is none for Some/Env-v0")
+
+
+def test_sweep_is_every_combination_in_order() -> None:
+    assert jobs(["seed=0,1", "preset=pong", "learner.num_threads=range(1,3)"]) == [
+        ["seed=0", "preset=pong", "learner.num_threads=1"],
+        ["seed=0", "preset=pong", "learner.num_threads=2"],
+        ["seed=1", "preset=pong", "learner.num_threads=1"],
+        ["seed=1", "preset=pong", "learner.num_threads=2"],
+    ]
+
+
+# --- refused arguments -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argument", "named", "suggested"),
+    [
+        ("learner.lr=1", "learner.lr", "learner.learning_rate"),
+        ("envs_per_worker=3", "envs_per_worker", "collector.envs_per_worker"),
+        ("lerner.batch_size=3", "lerner.batch_size", "learner.batch_size"),
+        ("algorithm.gama=0.9", "algorithm.gama", "algorithm.gamma"),
+        ("+learner.momentum=1", "learner.momentum", "learner."),
+        ("presett=pong", "presett", "preset"),
+        ("evaluator=fast", "evaluator", "evaluator.every_frames"),
+        ("preset=lunarlandr", "preset=lunarlandr", "preset=lunarlander"),
+        ("schedule=synch", "schedule=synch", "schedule=sync"),
+        ("preset=[pong]", "preset=[pong]", "preset=pong"),
+        ("env=LunarLander-v3", "env=LunarLander-v3", "env.id=LunarLander-v3"),
+        ("seed=abc", "seed=abc", "a whole number"),
+        ("seed=null", "seed=null", "a whole number"),
+        ("budget_frames=1e6", "budget_frames=1e6", "budget_frames=1000000"),
+        ("learner.learning_rate=fast", "learner.learning_rate=fast", "a number"),
+        ("algorithm.double=maybe", "algorithm.double=maybe", "true or false"),
+        ("algorithm.hidden_sizes=120", "algorithm.hidden_sizes=120", "[120,84]"),
+        ("algorithm.target_tau=soft", "algorithm.target_tau=soft", "a number or null"),
+        ("env.kwargs=3", "env.kwargs=3", "{key: value}"),
+        ("seed=0,1", "seed=0,1", "-m"),
+        ("pong", "pong", "preset=pong"),
+        ("sede", "sede", "seed=VALUE"),
+        ("run_dir=[a", "run_dir=[a", "quotes"),
+        ("~schedule=async", "schedule", "another value"),
+        ("env@outer=pong", "env", "env=VALUE"),
+        ("run_dir=${nothing}", "run_dir", "nothing"),
+        ("env=generic", "env.id", "env.id=CartPole-v1"),
+    ],
+)
+def test_argument_is_refused_in_one_sentence(argument: str, named: str, suggested: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load([argument], cores=2)
+    sentence = str(refused.value)
+    assert named in sentence
+    assert suggested in sentence
+    assert "\n" not in sentence
+
+
+def test_sweep_without_end_is_refused() -> None:
+    with pytest.raises(ConfigError, match="learner.learning_rate=interval.0,1. has no end"):
+        jobs(["learner.learning_rate=interval(0,1)"])
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("lr", "learner.learning_rate"),
+        ("workers", "collector.num_workers"),
+        ("replay.capacty", "replay.capacity_frames"),
+    ],
+)
+def test_nearest_key(name: str, known: str) -> None:
+    assert nearest(name, config_keys()) == known
+
+
+# --- refused values --------------------------------------------------------------------------------------------------
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"learner.batch_size": 1001}, "learner.batch_size=1001 is more than learner.warmup_frames=1000"),
+    ({"replay.capacity_frames": 999}, "replay.capacity_frames=999 is less than learner.warmup_frames=1000"),
+    ({"replay.capacity_frames": 100}, "replay.capacity_frames=100 is less than learner.batch_size=128"),
+    ({"budget_frames": 1000}, "learner.warmup_frames=1000 leaves nothing of budget_frames=1000"),
+    ({"algorithm.n_step": 3124}, "set replay.capacity_frames=50016 or more"),  # 16 streams x (3124 + 1 + 1)
+    ({"collector.num_workers": 33}, "set schedule.tolerance_frames=528 or more"),  # 33 x 16 environments
+    ({"schedule.name": "sync", "collector.num_workers": 3}, "set schedule.frames_per_round=1008"),  # 21 x 48
+    ({"schedule.name": "sync", "schedule.frames_per_update": None}, "schedule.updates_per_round"),
+    ({"schedule.name": "sequential", "schedule.frames_per_update": None}, "schedule=sequential"),
+    ({"resume": "runs/old"}, "resume=runs/old cannot be done before the next milestone"),
+    ({"learner.device": "cuda:x"}, "learner.device=cuda:x is none of auto, cpu, cuda, cuda:N"),
+    ({"learner.device": "gpu"}, "the nearest is learner.device=cuda"),
+    ({"algorithm.name": "dqm"}, "the nearest is algorithm.name=dqn"),
+    ({"env.import_modules": ["ale_py", "my-games.py"]}, "env.import_modules=my-games.py"),
+    ({"env.id": " "}, "env.id is empty"),
+    ({"run_dir": ""}, "run_dir is empty"),
+    ({"learner.learning_rate": 0.0}, "learner.learning_rate=0.0 is out of range: it must be above 0"),
+    ({"learner.learning_rate": float("inf")}, "learner.learning_rate=inf is out of range"),
+    ({"evaluator.stop_at_return": float("nan")}, "evaluator.stop_at_return=nan is out of range: it must be finite"),
+    ({"schedule.frames_per_update": 0.0}, "schedule.frames_per_update=0.0 is out of range"),
+    ({"algorithm.hidden_sizes": [120, 0]}, r"algorithm.hidden_sizes=\[120, 0\] is out of range"),
+    ({"algorithm.gamma": 0.0}, "algorithm.gamma=0.0 is out of range: it must be above 0 and at most 1"),
+    ({"algorithm.gamma": 1.01}, "algorithm.gamma=1.01"),
+    ({"algorithm.target_tau": 0.0}, "algorithm.target_tau=0.0"),
+    ({"collector.epsilon_end": -0.1}, "collector.epsilon_end=-0.1 is out of range: it must be from 0 to 1"),
+    ({"seed": -1}, "seed=-1 is out of range: it must be 0 or above"),
+]
+
+
+@pytest.mark.parametrize(("values", "sentence"), REFUSED)
+def test_impossible_value_is_refused(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence) as refused:
+        validate(changed(Config(), values), cores=64 if "collector.num_workers" in values else 2)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"learner.batch_size": 1000},
+        {"replay.capacity_frames": 1000},
+        {"budget_frames": 1001},
+        {"algorithm.n_step": 3123},  # 16 streams x (3123 + 1 + 1) = 50,000
+        {"collector.num_workers": 32},
+        {"schedule.frames_per_update": None},
+        {"schedule.name": "sync", "schedule.frames_per_update": None, "schedule.updates_per_round": 1},
+        {"schedule.name": "sync", "schedule.frames_per_round": 100, "schedule.episodes_per_round": 1},
+        {"learner.device": "cuda:1"},
+        {"algorithm.gamma": 1.0, "algorithm.target_tau": 1.0, "collector.epsilon_end": 0.0},
+        {"env.import_modules": ["ale_py", "games.extra"]},
+        {"algorithm.hidden_sizes": []},
+    ],
+)
+def test_value_at_the_edge_is_taken(values: dict[str, Any]) -> None:
+    assert validate(changed(Config(), values), cores=32 if "collector.num_workers" in values else 2) == []
+
+
+def test_every_choice_is_checked() -> None:
+    choices = {key: item.metadata["choices"] for key, item in config_keys().items() if "choices" in item.metadata}
+    assert len(choices) == 13
+    for key, options in choices.items():
+        for option in options:
+            assert validate(changed(Config(), {key: option}), cores=2) == []
+        with pytest.raises(ConfigError, match=f"the nearest is {key}={options[-1]}"):
+            validate(changed(Config(), {key: options[-1] + "x"}), cores=2)
+
+
+def test_every_number_has_a_range() -> None:
+    ranged = [key for _, keys in _RANGES.values() for key in keys.split()]
+    numbers = []
+    for key in config_keys():
+        section, _, name = key.rpartition(".")
+        owner = get_type_hints(Config)[section] if section else Config
+        if any(kind in str(get_type_hints(owner)[name]) for kind in ("int", "float")):
+            numbers.append(key)
+    assert sorted(ranged) == sorted(numbers)
+
+
+def test_warnings_name_the_key() -> None:
+    assert validate(changed(Config(), {"collector.num_workers": 4}), cores=4) == []
+    (warning,) = validate(changed(Config(), {"collector.num_workers": 5}), cores=4)
+    assert warning.startswith("collector.num_workers=5 is more than the 4 cores")
+    (warning,) = validate(changed(Config(), {"schedule.updates_per_round": 5}), cores=4)
+    assert warning.startswith("schedule.updates_per_round does nothing with schedule=async")
+
+
+# --- the machine -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 1), (3, 1), (4, 2), (48, 46)])
+def test_workers_are_cores_less_two(cores: int, workers: int) -> None:
+    assert resolve(Config(), cores).collector.num_workers == workers
+    asked = changed(Config(), {"collector.num_workers": 7})
+    assert resolve(asked, cores) is asked
+
+
+def test_cores_are_those_of_slurm_or_of_the_affinity_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
+    mask = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(mask)})
+        assert available_cores() == 1
+    finally:
+        os.sched_setaffinity(0, mask)
+    assert available_cores() == len(mask)
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "12")
+    assert available_cores() == 12
+    assert resolve(Config()).collector.num_workers == 10
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "many")
+    with pytest.raises(ConfigError, match="SLURM_CPUS_PER_TASK=many"):
+        available_cores()
+
+
+# --- RUN/config.yaml -------------------------------------------------------------------------------------------------
+
+
+def test_yaml_round_trip_is_exact(tmp_path: Path) -> None:
+    config = load(
+        ["preset=pong", "env.kwargs.a={b: [1, x], c: null}", "learner.adam_eps=1.5e-4", "run_dir=a b"], 4
+    ).config
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    read_back = from_yaml(tmp_path / "config.yaml")
+    assert read_back == config
+    assert type(read_back.algorithm.hidden_sizes) is list
+    assert is_plain(to_dict(read_back))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        read_back.seed = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("learner: {lr: 1}", "learner.lr.*nearest is learner.learning_rate"),
+        ("seed: abc", "seed"),
+        ("- 1", "no mapping"),
+        ("a: [b", "no YAML file"),
+    ],
+)
+def test_unreadable_yaml_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=sentence) as refused:
+        from_yaml(tmp_path / "config.yaml")
+    assert "\n" not in str(refused.value)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        from_yaml(tmp_path / "none.yaml")
+
+
+def test_yaml_of_an_older_run_takes_defaults(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("seed: 5\n")
+    assert from_yaml(tmp_path / "config.yaml") == dataclasses.replace(Config(), seed=5)

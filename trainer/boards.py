@@ -1,0 +1,231 @@
+"""Shared memory between the processes of a run: control board and weights board.
+
+Nothing here sends a message or takes a lock. Every field has one writer; readers poll. Both boards reach a worker through
+pickling by torch's ForkingPickler, which keeps shared tensors shared.
+
+On x86-64 stores become visible in program order. Elsewhere a barrier between data and sequence number would be needed,
+which Python does not offer; torn reads there are caught by the sequence check with high probability only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.weight_update.weight_sync_schemes import WeightSyncScheme
+
+EPISODES_KEPT = 1024  # finished episodes a worker keeps for the main process to read
+ERROR_BYTES = 16_384  # of a worker's traceback
+
+# Commands in ControlBoard.command
+RUN, STOP = 0, 1
+
+
+class ControlBoard:
+    """Orders to the collectors and their counters, in shared memory.
+
+    NumPy views are attributes; the torch tensors behind them are what crosses a process border.
+
+    Args:
+        num_workers: W.
+        num_streams: S, sub-environments of all workers together.
+
+    Attributes:
+        command: int64 [1], ``RUN`` or ``STOP``; written by the main process.
+        frame_limit: int64 [1], collectors wait while the total of ``frames`` is not below it; main.
+        round: int64 [1], the round that may be collected (sync); main.
+        schedule_frames: int64 [1], the total that epsilon is computed from; negative: the running total; main.
+        frames: int64 [W], transitions collected; its worker.
+        rounds_done: int64 [W], rounds finished (sync); its worker.
+        cursor: int64 [S], rows published in a stream; its worker, after the rows.
+        version: int64 [W], weights version that a worker acts by; its worker.
+        heartbeat: float64 [W], ``time.monotonic()`` of the last vector step or wait; its worker.
+        waited_s: float64 [W], seconds spent waiting for ``frame_limit``; its worker.
+        epsilon: float64 [W], mean exploration rate of the last vector step; its worker.
+        episodes: float64 [W, EPISODES_KEPT, 3], ring of (return, length, total frames at its end); its worker.
+        episodes_done: int64 [W], episodes finished; its worker, after the ring.
+        pid: int64 [W], the worker's process id; its worker.
+        error: uint8 [W, ERROR_BYTES], UTF-8 text of a worker's traceback, zero-padded; its worker.
+    """
+
+    def __init__(self, num_workers: int, num_streams: int) -> None:
+        w, s = num_workers, num_streams
+        shapes = {
+            "command": ((1,), torch.int64),
+            "frame_limit": ((1,), torch.int64),
+            "round": ((1,), torch.int64),
+            "schedule_frames": ((1,), torch.int64),
+            "frames": ((w,), torch.int64),
+            "rounds_done": ((w,), torch.int64),
+            "cursor": ((s,), torch.int64),
+            "version": ((w,), torch.int64),
+            "heartbeat": ((w,), torch.float64),
+            "waited_s": ((w,), torch.float64),
+            "epsilon": ((w,), torch.float64),
+            "episodes": ((w, EPISODES_KEPT, 3), torch.float64),
+            "episodes_done": ((w,), torch.int64),
+            "pid": ((w,), torch.int64),
+            "error": ((w, ERROR_BYTES), torch.uint8),
+        }
+        self._tensors = {
+            name: torch.zeros(shape, dtype=dtype).share_memory_() for name, (shape, dtype) in shapes.items()
+        }
+        self._view()
+        self.schedule_frames[0] = -1
+
+    def _view(self) -> None:
+        for name, tensor in self._tensors.items():
+            setattr(self, name, tensor.numpy())
+
+    def __getstate__(self) -> dict[str, Tensor]:
+        return self._tensors
+
+    def __setstate__(self, tensors: dict[str, Tensor]) -> None:
+        self._tensors = tensors
+        self._view()
+
+    def total_frames(self) -> int:
+        """Transitions collected by all workers."""
+        return int(self.frames.sum())
+
+    def stopping(self) -> bool:
+        """Whether the main process wants every rollout to return."""
+        return self.command[0] == STOP
+
+    def write_error(self, worker: int, text: str) -> None:
+        """Leave a traceback where the main process finds it; the end is kept when it is too long."""
+        data = text.encode()[-ERROR_BYTES + 1 :]
+        self.error[worker, : len(data)] = np.frombuffer(data, np.uint8)
+
+    def read_error(self, worker: int) -> str:
+        """The traceback that a worker left, or an empty text."""
+        return bytes(self.error[worker]).rstrip(b"\0").decode(errors="replace")
+
+    def read_episodes(self, seen: np.ndarray) -> np.ndarray:
+        """Episodes finished since ``seen`` (int64 [W], updated in place), float64 [n, 3] as in ``episodes``."""
+        new = []
+        for worker, end in enumerate(self.episodes_done.copy()):
+            begin = max(int(seen[worker]), int(end) - EPISODES_KEPT)
+            new.append(self.episodes[worker, np.arange(begin, end) % EPISODES_KEPT])
+            seen[worker] = end
+        return np.concatenate(new)
+
+
+def ordered_leaves(weights: TensorDictBase) -> list[Tensor]:
+    """The float tensors of ``weights`` in an order that depends on their names only; constants such as indices stay home."""
+    named = sorted(weights.items(True, True), key=lambda item: str(item[0]))
+    return [leaf for _, leaf in named if leaf.is_floating_point()]
+
+
+def flatten_parameters(module: torch.nn.Module) -> Tensor:
+    """Make all float parameters and buffers of ``module`` views of one flat float32 tensor [numel], in the board's order.
+
+    A new version then reaches the module by one copy.
+    """
+    leaves = ordered_leaves(TensorDict.from_module(module))
+    flat = torch.empty(sum(leaf.numel() for leaf in leaves))
+    offset = 0
+    for leaf in leaves:
+        view = flat[offset : offset + leaf.numel()].view(leaf.shape)
+        view.copy_(leaf.detach())
+        leaf.data = view
+        offset += leaf.numel()
+    return flat
+
+
+class WeightsBoard(WeightSyncScheme):
+    """TorchRL weight sync scheme without acknowledgement: a versioned double buffer in shared memory.
+
+    The learner writes version v into slot v % 2 and returns; a worker copies the newest complete version between two vector
+    steps. A version is complete while its slot carries its number before and after the copy. A dead or slow worker blocks
+    nobody.
+
+    Args:
+        numel: number of float32 values of all parameters and buffers together.
+    """
+
+    def __init__(self, numel: int) -> None:
+        super().__init__()
+        self._slots = torch.zeros(2, numel).share_memory_()
+        self._sequence = torch.zeros(3, dtype=torch.int64).share_memory_()  # version in slot 0, in slot 1, newest
+
+    def reader(self) -> WeightsReader:
+        """What another process needs in order to read."""
+        return WeightsReader(self._slots, self._sequence)
+
+    def another(self) -> WeightsBoard:
+        """A scheme on the same memory: TorchRL ties a scheme to one collector."""
+        twin = WeightsBoard(0)
+        twin._slots, twin._sequence = self._slots, self._sequence
+        return twin
+
+    @property
+    def version(self) -> int:
+        """The newest complete version; 0 before the first."""
+        return int(self._sequence[2])
+
+    # What TorchRL calls; nothing here waits.
+    def _init_on_sender_impl(self, *, model_id, context=None, **_):
+        self.model_id = model_id
+
+    def _init_on_receiver_impl(self, *, model_id, context=None, model=None, worker_idx=None, **_):
+        self.model_id = model_id
+
+    def connect(self, *, worker_idx=None):
+        """Nothing to wait for: the memory came with the process."""
+        if self._initialized_on_sender:
+            self.synchronized_on_sender = True
+        elif self._initialized_on_receiver:
+            self.synchronized_on_receiver = True
+
+    def create_transport(self, **_):
+        """Not used: there are no messages."""
+        raise NotImplementedError
+
+    def receive(self, timeout=None):
+        """Workers read between vector steps instead."""
+        return None
+
+    def shutdown(self):
+        """Shared memory goes with its last process."""
+
+    def send(self, weights: TensorDictBase | None = None, worker_ids=None) -> None:
+        """Publish ``weights`` (nested TensorDict of float tensors on any device) as the next version."""
+        sequence = self._sequence.numpy()
+        version = int(sequence[2]) + 1
+        slot = version % 2
+        sequence[slot] = -1
+        parts = [leaf.detach().reshape(-1) for leaf in ordered_leaves(weights)]
+        if parts[0].is_cuda:
+            self._slots[slot].copy_(torch.cat(parts))  # one transfer instead of one for each tensor
+        else:
+            torch.cat(parts, out=self._slots[slot])
+        sequence[slot] = version
+        sequence[2] = version
+
+
+class WeightsReader:
+    """A process's own look at a weights board."""
+
+    def __init__(self, slots: Tensor, sequence: Tensor) -> None:
+        self._slots, self._sequence_tensor = slots, sequence
+        self._sequence = sequence.numpy()
+        self.version = 0
+
+    def __reduce__(self):
+        return WeightsReader, (self._slots, self._sequence_tensor)
+
+    def pull(self, flat: Tensor) -> int:
+        """Copy the newest complete version into ``flat`` (float32 [numel]) if it is new; return the version held."""
+        sequence = self._sequence
+        while True:
+            version = int(sequence[2])
+            if version == self.version or version == 0:
+                return self.version
+            slot = version % 2
+            if sequence[slot] == version:
+                flat.copy_(self._slots[slot])
+                if sequence[slot] == version:  # else it was overwritten meanwhile
+                    self.version = version
+                    return version

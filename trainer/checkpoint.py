@@ -1,0 +1,57 @@
+"""Checkpoints: tensors and plain values in one file, written aside and renamed, loaded without running pickled code."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FORMAT = 1
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be read; its text is one sentence for the user."""
+
+
+def write_aside(state: dict[str, Any], path: Path) -> None:
+    """``torch.save`` that leaves either the whole file or none: written beside it, flushed to the disk, renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(aside, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def save(folder: Path, state: dict[str, Any], frames: int, keep_last: int) -> Path:
+    """Save ``state`` as ``folder/frames_<frames>.pt`` and delete all but the newest ``keep_last``."""
+    path = folder / f"frames_{frames:012d}.pt"
+    write_aside({"format": FORMAT, **state}, path)
+    for old in numbered(folder)[:-keep_last]:
+        old.unlink()
+    return path
+
+
+def numbered(folder: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    return sorted(folder.glob("frames_*.pt"))
+
+
+def load(path: Path) -> dict[str, Any]:
+    """What :func:`save` or :func:`write_aside` wrote, on the CPU.
+
+    Raises:
+        CheckpointError: no such file, or not a whole checkpoint.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"there is no checkpoint {path}: is the run's folder right, and did it train at all?")
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, ImportError) as error:
+        raise CheckpointError(f"checkpoint {path} is torn or no checkpoint ({error}): delete it or use another") from error

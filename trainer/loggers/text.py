@@ -1,0 +1,38 @@
+"""RUN/log.txt: every event with its time and the role of the process it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trainer.config import LoggerConfig
+from trainer.loggers.sink import Event, Row, RunInfo
+from trainer.loggers.view import closing_lines
+
+
+class TextSink:
+    """Appends events to RUN/log.txt, each line flushed."""
+
+    def __init__(self, run: RunInfo) -> None:
+        self._run = run
+        self._file = open(run.run_dir / "log.txt", "a", encoding="utf-8")
+
+    def write(self, row: Row) -> None:
+        """Rows are no events; metrics.jsonl keeps them."""
+
+    def event(self, event: Event) -> None:
+        """Append one line (more when the text has more, as a traceback has); raises OSError when the disk refuses."""
+        self._file.write(f"{event.time.isoformat(' ', timespec='seconds')} [{event.role}] {event.text}\n")
+        self._file.flush()
+
+    def close(self, summary: dict[str, Any]) -> None:
+        """Append how the run ended and close the file."""
+        try:
+            self._file.writelines(line + "\n" for line in closing_lines(self._run, summary))
+        finally:
+            self._file.close()
+
+
+def open_text(config: LoggerConfig, run: RunInfo, notify: Callable[[str], None]) -> TextSink:
+    """The sink behind LOGGERS["text"]."""
+    return TextSink(run)

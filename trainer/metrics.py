@@ -1,0 +1,174 @@
+"""Small counters that turn totals and clocks into the numbers of a telemetry row."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import deque
+from typing import Any
+
+BALANCED_MARGIN = 0.1  # shares of waiting time that lie closer than this name no bottleneck
+
+
+class Rate:
+    """Events per second over a window of recent time, from a running total.
+
+    A total that falls (its owner was replaced and counts from zero) starts the window afresh.
+
+    Args:
+        window_s: Length of the window in seconds; the rate looks back at most one observation further.
+    """
+
+    def __init__(self, window_s: float = 10.0) -> None:
+        self.window_s = window_s
+        self._seen: deque[tuple[float, float]] = deque()  # (time in s, total), oldest first
+
+    def observe(self, total: float, now: float | None = None) -> float:
+        """Take the total count at time `now` (seconds, monotonic clock by default) and return the rate in 1/s."""
+        now = time.monotonic() if now is None else now
+        if self._seen and total < self._seen[-1][1]:
+            self._seen.clear()
+        self._seen.append((now, total))
+        while len(self._seen) > 2 and self._seen[1][0] <= now - self.window_s:
+            self._seen.popleft()
+        return self.value
+
+    @property
+    def value(self) -> float:
+        """Rate in 1/s between the window's ends; 0 before the second observation."""
+        if len(self._seen) < 2:
+            return 0.0
+        (start, first), (end, last) = self._seen[0], self._seen[-1]
+        return (last - first) / (end - start) if end > start else 0.0
+
+
+class ReturnWindow:
+    """Returns (undiscounted sums of reward) and lengths (frames) of the last `size` training episodes."""
+
+    def __init__(self, size: int = 100) -> None:
+        self.episodes = 0  # all episodes ever added, not only those in the window
+        self._returns: deque[float] = deque(maxlen=size)
+        self._lengths: deque[int] = deque(maxlen=size)
+
+    def add(self, episode_return: float, length: int) -> None:
+        """Add one finished episode."""
+        self.episodes += 1
+        self._returns.append(float(episode_return))
+        self._lengths.append(int(length))
+
+    def row(self) -> dict[str, float | int]:
+        """Keys `episodes`, `return_mean`, `return_min`, `return_max`, `length_mean`; NaN before the first episode."""
+        if not self._returns:
+            empty = math.nan
+            return {"episodes": 0, "return_mean": empty, "return_min": empty, "return_max": empty, "length_mean": empty}
+        return {
+            "episodes": self.episodes,
+            "return_mean": statistics.fmean(self._returns),
+            "return_min": min(self._returns),
+            "return_max": max(self._returns),
+            "length_mean": statistics.fmean(self._lengths),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """The window and the count, for a checkpoint."""
+        return {"episodes": self.episodes, "returns": list(self._returns), "lengths": list(self._lengths)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up the state of an earlier `state_dict`."""
+        self.episodes = state["episodes"]
+        self._returns.clear()
+        self._returns.extend(state["returns"])
+        self._lengths.clear()
+        self._lengths.extend(state["lengths"])
+
+
+class Every:
+    """Whether a count has crossed a multiple of `period` since the last question.
+
+    Counts of asynchronous processes jump, so that `count % period == 0` would miss most multiples.
+
+    Args:
+        period: Distance of the multiples, in the count's unit; 0 or less never answers True.
+        start: The count that counts as already asked about.
+    """
+
+    def __init__(self, period: int, start: int = 0) -> None:
+        self.period = period
+        self._last = start
+
+    def crossed(self, count: int) -> bool:
+        """True once when one multiple, or several, lie in (last asked, count]."""
+        crossed = self.period > 0 and count // self.period > self._last // self.period
+        self._last = max(self._last, count)
+        return crossed
+
+    def state_dict(self) -> dict[str, int]:
+        """The count last asked about; the period belongs to the configuration."""
+        return {"last": self._last}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Take up the state of an earlier `state_dict`."""
+        self._last = state["last"]
+
+
+class EverySeconds:
+    """Whether a multiple of `period_s` seconds since the start has passed since the last question.
+
+    The multiples are counted from the start, so late questions cause no drift. A period of 0 or less never answers
+    True.
+    """
+
+    def __init__(self, period_s: float, now: float | None = None) -> None:
+        self.period_s = period_s
+        self._start = time.monotonic() if now is None else now
+        self._last = 0  # number of the last multiple that was answered
+
+    def crossed(self, now: float | None = None) -> bool:
+        """True once when one multiple, or several, have passed; `now` in seconds, monotonic clock by default."""
+        if self.period_s <= 0:
+            return False
+        now = time.monotonic() if now is None else now
+        passed = math.floor((now - self._start) / self.period_s)
+        crossed = passed > self._last
+        self._last = max(self._last, passed)
+        return crossed
+
+
+def bottleneck(
+    share_collectors_waiting: float,
+    share_learner_waiting: float,
+    samples_per_insert: float,
+    target: float | None,
+) -> tuple[str, str]:
+    """Which side holds the other one up, and why.
+
+    Whoever waits is not the bottleneck: waiting collectors mean that learning is.
+
+    Args:
+        share_collectors_waiting: Part of recent time that the collectors spent waiting for the learner, 0 to 1.
+        share_learner_waiting: Part of recent time that the learner spent waiting for frames, 0 to 1.
+        samples_per_insert: Transitions sampled per transition stored, measured.
+        target: Samples per insert that the schedule aims at; None when neither side is limited.
+
+    Returns:
+        ("collection" | "learning" | "balanced", a sentence without its full stop).
+    """
+    collectors, learner = share_collectors_waiting, share_learner_waiting
+    if math.isnan(collectors) or math.isnan(learner):
+        return "balanced", "nothing has been measured yet"
+    ratio = "" if math.isnan(samples_per_insert) else f"{samples_per_insert:.3g} samples per insert"
+    aim = ratio if target is None else f"{ratio or 'no samples'}, target {target:.3g}"
+    in_brackets = f" ({aim})" if aim else ""
+    if collectors - learner > BALANCED_MARGIN:
+        cause = "the learner" if target is None else "the replay-ratio limit"
+        return "learning", f"collectors waited {100 * collectors:.0f} % of the time for {cause}{in_brackets}"
+    if learner - collectors > BALANCED_MARGIN:
+        return "collection", f"the learner waited {100 * learner:.0f} % of the time for new frames{in_brackets}"
+    if max(collectors, learner) <= BALANCED_MARGIN:
+        limit = ", and no replay-ratio limit is set" if target is None else ""
+        return "balanced", f"neither side waits for the other{limit}{in_brackets}"
+    return "balanced", (
+        f"both sides wait alike, collectors {100 * collectors:.0f} % and the learner {100 * learner:.0f} %"
+        f" of the time{in_brackets}"
+    )

@@ -1,0 +1,1 @@
+"""One file for each process role: collector, learner, evaluator."""

@@ -1,0 +1,290 @@
+"""The learner: batch -> loss -> optimiser -> target.
+
+Runs in: the main process, on ``learner.device``.
+Receives: batches from the replay, gathered several at a time.
+Sends: weights, by whoever calls :attr:`Learner.weights` (the training loop, through ``update_policy_weights_``).
+Waits for: nothing; the training loop asks the limiter first.
+Stops when: the training loop stops calling it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.graph import CodeGen
+from torchrl.objectives import LossModule
+
+from trainer.algorithms import Algorithm
+from trainer.config import AlgorithmConfig, LearnerConfig
+from trainer.replay import Batch, StreamReplay, to_tensordict
+
+BETAS = (0.9, 0.999)
+MAX_FIGURES = 32  # that an algorithm may report of an update
+
+
+class NotFinite(RuntimeError):
+    """A loss or gradient was NaN or infinite; the weights are those before it."""
+
+
+class Learner:
+    """Owns the trained weights, their targets and the optimiser's state.
+
+    Loss and gradient are one function over plain tensors (:func:`make_gradients`); ``learner.execution`` says how it runs:
+
+    - ``eager``: as written, op by op.
+    - ``trace``: recorded once as a straight list of tensor operations, forward and backward together, and run by
+      TorchScript's interpreter: the same operations in the same order without Python, autograd or TensorDict in between.
+    - ``compile``: that recording through Inductor; needs a C++ compiler and some 10 s.
+    - ``auto``: ``trace``, which was the fastest for MLPs on a CPU and needs nothing (``benchmarks/learner.py``).
+
+    Args:
+        algorithm: its loss is moved to ``device``.
+        config: the learner's section.
+        target: the algorithm's section, for the target's update.
+        device: of the updates.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, config: LearnerConfig, target: AlgorithmConfig, device: torch.device
+    ) -> None:
+        self.config, self.device = config, device
+        self.algorithm = algorithm
+        algorithm.loss.to(device)
+        self.groups, self.trained_keys = parameter_groups(algorithm.loss)
+        self.target_keys = [(f"target_{name}", key) for name, key in self.trained_keys]
+        self._trained = [self.groups[name].get(key) for name, key in self.trained_keys]
+        self._delayed = [self.groups[name].get(key) for name, key in self.target_keys]
+        parameters = [getattr(algorithm.loss, name).get(key) for name, key in self.trained_keys]
+        self.optimizer = torch.optim.Adam(
+            parameters, lr=config.learning_rate, eps=config.adam_eps, betas=BETAS, fused=True
+        )
+        for parameter in parameters:
+            self.optimizer.state[parameter] = {
+                "step": torch.zeros((), device=device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+        self._lr = torch.tensor(config.learning_rate, device=device)
+        self._bad = torch.zeros((), device=device)
+        moments = [self.optimizer.state[p] for p in parameters]
+        self._first, self._second, self._steps = ([m[k] for m in moments] for k in ("exp_avg", "exp_avg_sq", "step"))
+        self._tau, self._target_every = target.target_tau, target.target_update_every_updates
+        self._gradients: Callable | None = None
+        self._sums = torch.zeros(MAX_FIGURES, device=device)
+        self.inputs = [*self._trained, *self._delayed, self._bad, self._sums]  # of the gradient function, before a batch
+        self._names: list[str] = []
+        self._summed = 0
+        self.updates = 0
+
+    @property
+    def weights(self) -> TensorDictBase:
+        """The policy network's weights, for ``update_policy_weights_``."""
+        return self.groups["value_network_params"]
+
+    def set_learning_rate(self, value: float) -> None:
+        """Takes effect with the next update."""
+        self._lr.fill_(value)
+
+    def update(self, batch: Batch) -> None:
+        """One optimiser step on one batch (tensors [B, ...] on the learner's device), and the target's update when due."""
+        if self._gradients is None:
+            self._prepare(batch)
+        with torch.no_grad():
+            gradients = self._gradients(*self.inputs, *batch.values())
+            torch._foreach_add_(self._steps, 1)
+            # found_inf: once a loss is not finite no later update is applied either, the weights stay the last good ones.
+            torch._fused_adam_(
+                self._trained, gradients, self._first, self._second, [], self._steps, lr=self._lr, beta1=BETAS[0],
+                beta2=BETAS[1], weight_decay=0.0, eps=self.config.adam_eps, amsgrad=False, maximize=False,
+                found_inf=self._bad,
+            )  # fmt: skip
+            self.updates += 1
+            if self._tau is not None:
+                torch._foreach_lerp_(self._delayed, self._trained, self._tau)
+            elif self.updates % self._target_every == 0:
+                torch._foreach_copy_(self._delayed, self._trained)
+        self._summed += 1
+
+    def metrics(self) -> dict[str, float]:
+        """Means over the updates since the last call; waits for the device.
+
+        Raises:
+            NotFinite: a loss or gradient was NaN or infinite since the last call. No update was applied since then.
+        """
+        if not self._summed:
+            return {}
+        self.check()
+        means = dict(zip(self._names, (self._sums / self._summed).tolist(), strict=False))
+        self._sums.zero_()
+        self._summed = 0
+        return means
+
+    def check(self) -> None:
+        """Raise :class:`NotFinite` if an update since the start was refused; waits for the device."""
+        if self._bad.item():
+            raise NotFinite(
+                f"the loss or its gradient became NaN or infinite within the last updates before update {self.updates}; "
+                "lower learner.learning_rate, set learner.max_grad_norm, or look for NaN in the environment's rewards"
+            )
+
+    def state_dict(self) -> dict:
+        """Weights, target, optimiser state, learning rate and count of updates."""
+        return {
+            "loss": {k: v.clone() for k, v in self.algorithm.loss.state_dict().items() if isinstance(v, Tensor)},
+            "optimizer": self.optimizer.state_dict(),
+            "learning_rate": float(self._lr),
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict) -> None:
+        """Go on from a checkpoint; tensors are written in place, so a recorded update stays valid."""
+        own = self.algorithm.loss.state_dict()
+        for name, value in state["loss"].items():
+            own[name].copy_(value)
+        for mine, saved in zip(
+            self.optimizer.state.values(), state["optimizer"]["state"].values(), strict=True
+        ):
+            for name, value in saved.items():
+                mine[name].copy_(value)
+        self._lr.fill_(state["learning_rate"])
+        self.updates = state["updates"]
+
+    def _prepare(self, batch: Batch) -> None:
+        """Build the gradient function for batches of this form."""
+        function, self._names = make_gradients(self, batch)
+        execution = "trace" if self.config.execution == "auto" else self.config.execution
+        if execution != "eager":
+            function = record(function, [*self.inputs, *batch.values()], execution)
+        self._gradients = function
+
+
+def make_gradients(learner: Learner, batch: Batch) -> tuple[Callable, list[str]]:
+    """Loss, gradient and its clipping as a function of plain tensors.
+
+    The loss is TorchRL's own module, called with the given parameters in place of its own.
+
+    Args:
+        learner: gives the sizes and the loss.
+        batch: an example of the batches, for its keys and size.
+
+    Returns:
+        ``gradients(*trained, *delayed, bad, sums, *batch.values()) -> clipped gradients of trained``, which adds its figures
+        to ``sums`` and sets ``bad`` to 1 when the loss or a gradient is not finite; and the names of the figures.
+    """
+    config, loss = learner.config, learner.algorithm.loss
+    keys, batch_size, count = list(batch), batch["action"].shape[0], len(learner.trained_keys)
+    names: list[str] = []
+    autocast = (
+        torch.autocast(learner.device.type, torch.bfloat16) if config.precision == "bfloat16" else nullcontext()
+    )
+
+    def gradients(*tensors: Tensor) -> tuple[Tensor, ...]:
+        trained, delayed = tensors[:count], tensors[count : 2 * count]
+        bad, sums, *rest = tensors[2 * count :]
+        sample = to_tensordict(dict(zip(keys, rest, strict=True)), batch_size)
+        with torch.enable_grad():
+            leaves = [p.detach().requires_grad_(True) for p in trained]
+            groups = _filled(learner.groups, learner.trained_keys + learner.target_keys, [*leaves, *delayed])
+            with _in_place_of_own(loss, groups), autocast:
+                out = loss(sample)
+            grads = torch.autograd.grad(out["loss"], leaves)
+        with torch.no_grad():
+            norm = torch.nn.utils.get_total_norm(grads, foreach=True)
+            if config.max_grad_norm is not None:
+                grads = torch._foreach_mul(grads, torch.clamp(config.max_grad_norm / (norm + 1e-6), max=1.0))
+            bad.copy_(torch.maximum(bad, (~torch.isfinite(norm + out["loss"])).float()))
+            figures = {**learner.algorithm.diagnostics(sample, out), "grad_norm": norm}
+            names[:] = figures
+            sums[: len(figures)].add_(torch.stack([f.float().reshape(()) for f in figures.values()]))
+        return tuple(grads)
+
+    # The names are known once it ran, on copies.
+    gradients(*[t.clone() for t in (*learner.inputs, *batch.values())])
+    return gradients, names
+
+
+def record(gradients: Callable, example: list[Tensor], execution: str) -> Callable:
+    """Record ``gradients`` on copies of ``example`` and return what runs the recording.
+
+    Args:
+        gradients: from :func:`make_gradients`.
+        example: its arguments.
+        execution: ``trace`` or ``compile``.
+    """
+    recorded = make_fx(gradients, tracing_mode="real")(*[t.clone() for t in example])
+    graph = recorded.graph
+    detach, transpose = torch.ops.aten.detach.default, torch.ops.aten.t.default
+    for node in list(graph.nodes):
+        if node.target is detach:  # autograd is over: a detach is an alias
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+        elif node.target is transpose and getattr(node.args[0], "target", None) is transpose:
+            node.replace_all_uses_with(node.args[0].args[0])
+    graph.eliminate_dead_code()
+    graph.set_codegen(CodeGen())
+    recorded.recompile()
+    with torch.no_grad():
+        if execution == "compile":
+            return torch.compile(recorded, fullgraph=True, dynamic=False)
+        return torch.jit.trace(recorded, tuple(t.clone() for t in example), check_trace=False)
+
+
+def parameter_groups(loss: LossModule) -> tuple[dict[str, TensorDictBase], list[tuple[str, NestedKey]]]:
+    """The parameter groups of a TorchRL loss by attribute name, and the (group, key) of every trained tensor.
+
+    A group ``target_<name>`` holds the delayed copies of the group ``<name>``, under the same keys.
+    """
+    groups = {name: getattr(loss, name) for name, _ in loss.named_children() if name.endswith("_params")}
+    keys = [
+        (name, key)
+        for name, group in groups.items()
+        if not name.startswith("target_")
+        for key, leaf in group.items(True, True)
+        if isinstance(leaf, torch.nn.Parameter)
+    ]
+    return {name: group.data for name, group in groups.items()}, keys
+
+
+def _filled(groups: dict[str, TensorDictBase], keys: list[tuple[str, NestedKey]], tensors: list[Tensor]) -> dict:
+    """The groups again, with ``tensors`` under ``keys`` (group, key) and their own constants beside them."""
+    filled = {name: groups[name].copy() for name in {name for name, _ in keys}}
+    for (name, key), tensor in zip(keys, tensors, strict=True):
+        filled[name].set(key, tensor)
+    return filled
+
+
+class _in_place_of_own:
+    """Within it, a loss uses the given parameter groups; an instance attribute comes before a registered module."""
+
+    def __init__(self, loss: LossModule, groups: dict[str, TensorDictBase]) -> None:
+        self.loss, self.groups = loss, groups
+
+    def __enter__(self) -> None:
+        self.loss.__dict__.update(self.groups)
+
+    def __exit__(self, *_: object) -> None:
+        for name in self.groups:
+            del self.loss.__dict__[name]
+
+
+def feed(replay: StreamReplay, device: torch.device, count: int) -> Iterator[Batch]:
+    """Gather ``count`` batches at once, bring them to ``device`` and yield them one by one."""
+    chunk = replay.batches(count)
+    if device.type == "cuda":
+        # Page-locked memory is copied without blocking; the next gather must not overwrite it before that is done.
+        chunk = {key: tensor.to(device, non_blocking=True) for key, tensor in chunk.items()}
+        torch.cuda.current_stream(device).record_event().synchronize()
+    parts = {key: tensor.unbind() for key, tensor in chunk.items()}
+    for i in range(count):
+        yield {key: tensors[i] for key, tensors in parts.items()}
+
+
+def linear(start: float, end: float | None, fraction: float) -> float:
+    """A value that moves linearly from ``start`` to ``end`` as ``fraction`` goes from 0 to 1."""
+    return start if end is None else start + (end - start) * min(1.0, math.floor(fraction * 100) / 100)

@@ -1,0 +1,93 @@
+"""What a run will take of disk and memory, against what this machine, cgroup and SLURM job allow."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from trainer.config import ConfigError
+
+MEBIBYTE = 2**20
+WORKER_BYTES = 400 * MEBIBYTE  # upper bound of a collector's own memory, environments aside
+MAIN_BYTES = 1024 * MEBIBYTE  # main process and evaluator
+RESERVE = 0.02  # share of a disk that stays free
+
+
+def memory_limit() -> tuple[int, str]:
+    """Bytes of memory that this process and its children may use, and who says so."""
+    limits = [(_available_memory(), "available memory of this machine")]
+    for path in _cgroup_files():
+        text = path.read_text().strip()
+        if text.isdigit() and int(text) < 2**60:  # cgroup v1 writes a huge number for no limit
+            limits.append((int(text), f"cgroup limit {path}"))
+    for name, factor in (("SLURM_MEM_PER_NODE", 1), ("SLURM_MEM_PER_CPU", int(os.environ.get("SLURM_CPUS_ON_NODE", 1)))):
+        if os.environ.get(name, "").isdigit() and int(os.environ[name]) > 0:
+            limits.append((int(os.environ[name]) * factor * MEBIBYTE, name))
+    return min(limits)
+
+
+def check_fits(replay_bytes: int, scratch: Path, num_workers: int, shared_bytes: int) -> str:
+    """A sentence saying what the run takes.
+
+    Args:
+        replay_bytes: of all rows, once the replay is full.
+        scratch: folder of the replay's files, existing.
+        num_workers: collector processes.
+        shared_bytes: of the boards in /dev/shm.
+
+    Raises:
+        ConfigError: it does not fit; the sentence has the numbers.
+    """
+    free = int(shutil.disk_usage(scratch).free * (1 - RESERVE))
+    where = f"replay of {size(replay_bytes)} in {scratch}"
+    if replay_bytes > free:
+        raise ConfigError(
+            f"a {where} does not fit: {size(free)} are free there; lower replay.capacity_frames or set replay.scratch_dir"
+        )
+    shm = shutil.disk_usage("/dev/shm").free
+    if shared_bytes > shm:
+        raise ConfigError(f"the run shares {size(shared_bytes)} in /dev/shm, where {size(shm)} are free; enlarge it")
+    # A memory-mapped file is page cache and may be written out, but a replay that does not fit is read from the disk.
+    need = MAIN_BYTES + num_workers * WORKER_BYTES + shared_bytes + replay_bytes
+    limit, who = memory_limit()
+    if need > limit:
+        raise ConfigError(
+            f"the run needs up to {size(need)} of memory ({num_workers} workers, {where}), the {who} allows {size(limit)}; "
+            "lower replay.capacity_frames or collector.num_workers"
+        )
+    return f"{where} ({size(free)} free), up to {size(need)} of memory with {num_workers} workers ({size(limit)}: {who})"
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def _available_memory() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/meminfo has no MemAvailable")
+
+
+def _cgroup_files() -> list[Path]:
+    """The memory limit's file of each cgroup from ours to the root, of version 1 and 2."""
+    root, files = Path("/sys/fs/cgroup"), []
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        base, name = (root, "memory.max") if not controllers else (root / "memory", "memory.limit_in_bytes")
+        folder = base / path.lstrip("/")
+        for parent in (folder, *folder.parents):
+            if (parent / name).is_file():
+                files.append(parent / name)
+            if parent == base:
+                break
+    return files

@@ -1,0 +1,86 @@
+"""The folder that a run leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shlex
+import subprocess
+import time
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from trainer.config import Config, ConfigError, to_yaml
+
+PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "hydra-core", "wandb", "ale-py", "box2d", "envpool")
+
+
+def create(config: Config, command: list[str]) -> tuple[Path, Config]:
+    """Make the folder, write what describes the run, and return it with the config that names it.
+
+    Raises:
+        ConfigError: the folder holds a run already, or cannot be written.
+    """
+    path = Path(config.run_dir) if config.run_dir else _default(config)
+    config = replace(config, run_dir=str(path))
+    if (path / "config.yaml").exists():
+        raise ConfigError(f"run_dir={path} holds a run already: choose another folder or delete that one")
+    try:
+        for folder in ("checkpoints", "best", "scratch"):
+            (path / folder).mkdir(parents=True, exist_ok=True)
+        (path / "config.yaml").write_text(to_yaml(config))
+        (path / "command.txt").write_text(shlex.join(command) + "\n")
+        write_json(path / "versions.json", versions(config.seed))
+    except OSError as error:
+        raise ConfigError(f"run_dir={path} cannot be written ({error.strerror}): choose another folder") from error
+    return path, config
+
+
+def versions(seed: int) -> dict[str, Any]:
+    """What the run was made with: versions, commit, machine and seed."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": len(os.sched_getaffinity(0)),
+        "packages": found,
+        "git_commit": _git("rev-parse", "HEAD"),
+        "git_dirty": bool(_git("status", "--porcelain")),
+        "seed": seed,
+    }
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write aside and rename."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(json.dumps(content, indent=2) + "\n")
+    os.replace(aside, path)
+
+
+def _default(config: Config) -> Path:
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", config.env.id).strip("-")
+    stem = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{name}_{config.algorithm.name}_{config.seed}"
+    path, count = Path("runs") / stem, 1
+    while path.exists():  # two runs started within one second
+        count += 1
+        path = Path("runs") / f"{stem}_{count}"
+    return path
+
+
+def _git(*arguments: str) -> str | None:
+    """Output of git about the trainer's own checkout; None outside one or without git."""
+    root = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
