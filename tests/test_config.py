@@ -212,8 +212,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"replay.capacity_frames": 100}, "replay.capacity_frames=100 is less than learner.batch_size=128"),
     ({"budget_frames": 1000}, "learner.warmup_frames=1000 leaves nothing of budget_frames=1000"),
     ({"algorithm.n_step": 3124}, "set replay.capacity_frames=50016 or more"),  # 16 streams x (3124 + 1 + 1)
-    ({"collector.num_workers": 33}, "set schedule.tolerance_frames=528 or more"),  # 33 x 16 environments
-    ({"schedule.name": "sync", "collector.num_workers": 3}, "set schedule.frames_per_round=1008"),  # 21 x 48
+    (
+        {"collector.num_workers": 33, "schedule.tolerance_frames": 512},
+        "set schedule.tolerance_frames=528 or more",
+    ),  # 33 x 16 environments
+    (
+        {"schedule.name": "sync", "collector.num_workers": 3, "schedule.frames_per_round": 1024},
+        "set schedule.frames_per_round=1008",
+    ),  # 21 x 48
     ({"schedule.name": "sync", "schedule.frames_per_update": None}, "schedule.updates_per_round"),
     ({"schedule.name": "sequential", "schedule.frames_per_update": None}, "schedule=sequential"),
     ({"resume": "runs/old"}, "resume=runs/old cannot be done before the next milestone"),
@@ -300,7 +306,18 @@ def test_warnings_name_the_key() -> None:
 def test_workers_are_cores_less_two(cores: int, workers: int) -> None:
     assert resolve(Config(), cores).collector.num_workers == workers
     asked = changed(Config(), {"collector.num_workers": 7})
-    assert resolve(asked, cores) is asked
+    assert resolve(asked, cores).collector.num_workers == 7
+
+
+@pytest.mark.parametrize(("workers", "tolerance", "round_frames"), [(1, 512, 1024), (6, 512, 1056), (46, 1472, 736)])
+def test_defaults_that_follow_the_workers_are_valid_on_any_machine(
+    workers: int, tolerance: int, round_frames: int
+) -> None:
+    for schedule in ("async", "sync"):
+        config = resolve(changed(Config(), {"collector.num_workers": workers, "schedule.name": schedule}), cores=48)
+        validate(config, cores=48)
+        assert config.schedule.tolerance_frames == tolerance  # two steps of all workers, at least 512
+        assert config.schedule.frames_per_round == round_frames  # a multiple of workers x 16 next to 1,024
 
 
 def test_cores_are_those_of_slurm_or_of_the_affinity_mask(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,4 +54,6 @@ def load(path: Path) -> dict[str, Any]:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, OSError, ValueError, KeyError, ImportError) as error:
-        raise CheckpointError(f"checkpoint {path} is torn or no checkpoint ({error}): delete it or use another") from error
+        raise CheckpointError(
+            f"checkpoint {path} is torn or no checkpoint ({error}): delete it or use another"
+        ) from error

@@ -104,8 +104,10 @@ class ScheduleConfig:
 
     name: str = one_of("async", "sync", "sequential")
     frames_per_update: float | None = 10.0  # inverse replay ratio; None: no limit on either side (async only)
-    tolerance_frames: int = 512  # how far collection may run ahead of learning, beyond one update's frames
-    frames_per_round: int = 1_024  # sync, sequential: frames collected between two phases of learning
+    tolerance_frames: int | None = (
+        None  # how far collection may run ahead of learning; None: 2 steps of all, at least 512
+    )
+    frames_per_round: int | None = None  # sync, sequential: frames between two phases of learning; None: about 1,024
     episodes_per_round: int | None = None  # sync, sequential: instead, this many episodes a worker
     updates_per_round: int | None = None  # sync, sequential: None follows frames_per_update
 
@@ -214,14 +216,20 @@ def available_cores() -> int:
 
 
 def resolve(config: Config, cores: int | None = None) -> Config:
-    """The configuration with every value filled in that depends on the machine: ``collector.num_workers``.
+    """The configuration with every value filled in that depends on the machine.
 
     Of ``cores`` (None: `available_cores`), two are left to the learner and the evaluator.
     """
-    if config.collector.num_workers is not None:
-        return config
-    workers = max(1, (available_cores() if cores is None else cores) - 2)
-    return replace(config, collector=replace(config.collector, num_workers=workers))
+    collector, schedule = config.collector, config.schedule
+    if collector.num_workers is None:
+        workers = max(1, (available_cores() if cores is None else cores) - 2)
+        collector = replace(collector, num_workers=workers)
+    step = max(1, cast(int, collector.num_workers) * collector.envs_per_worker)  # frames of one step of all workers
+    if schedule.tolerance_frames is None:
+        schedule = replace(schedule, tolerance_frames=max(512, 2 * step))
+    if schedule.frames_per_round is None:
+        schedule = replace(schedule, frames_per_round=max(1, round(1_024 / step)) * step)
+    return replace(config, collector=collector, schedule=schedule)
 
 
 def to_dict(config: Config) -> dict[str, Any]:

@@ -92,9 +92,7 @@ def row_bytes(spec: EnvSpec) -> int:
 def open_storage(spec: EnvSpec, streams: StreamLayout, folder: Path) -> LazyMemmapStorage:
     """A storage of ``streams.rows`` rows in ``folder``; space is taken as rows are written."""
     storage = LazyMemmapStorage(streams.rows, scratch_dir=str(folder), auto_cleanup=False)
-    row = {
-        name: torch.zeros(shape, dtype=getattr(torch, dtype)) for name, (shape, dtype) in row_spec(spec).items()
-    }
+    row = {name: torch.zeros(shape, dtype=getattr(torch, dtype)) for name, (shape, dtype) in row_spec(spec).items()}
     storage._init(TensorDict(row, []))  # fixes the columns before any worker exists (torchrl.md, trap 8)
     return storage
 
@@ -104,9 +102,9 @@ def worker_rows(storage: LazyMemmapStorage, streams: StreamLayout, worker: int) 
     columns = {}
     for name, column in storage._storage.items():
         array = column.numpy()
-        columns[name] = array.reshape(
-            streams.num_workers, streams.ring, streams.envs_per_worker, *array.shape[1:]
-        )[worker]
+        columns[name] = array.reshape(streams.num_workers, streams.ring, streams.envs_per_worker, *array.shape[1:])[
+            worker
+        ]
     return columns
 
 
@@ -121,7 +119,9 @@ class StreamSampler(Sampler):
         seed: of the draws.
     """
 
-    def __init__(self, cursor: np.ndarray, streams: StreamLayout, ahead: int = 1, behind: int = 0, seed: int = 0) -> None:
+    def __init__(
+        self, cursor: np.ndarray, streams: StreamLayout, ahead: int = 1, behind: int = 0, seed: int = 0
+    ) -> None:
         super().__init__()
         self.cursor, self.streams, self.ahead, self.behind = cursor, streams, ahead, behind
         self.rng = np.random.default_rng(seed)

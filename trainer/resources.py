@@ -21,7 +21,10 @@ def memory_limit() -> tuple[int, str]:
         text = path.read_text().strip()
         if text.isdigit() and int(text) < 2**60:  # cgroup v1 writes a huge number for no limit
             limits.append((int(text), f"cgroup limit {path}"))
-    for name, factor in (("SLURM_MEM_PER_NODE", 1), ("SLURM_MEM_PER_CPU", int(os.environ.get("SLURM_CPUS_ON_NODE", 1)))):
+    for name, factor in (
+        ("SLURM_MEM_PER_NODE", 1),
+        ("SLURM_MEM_PER_CPU", int(os.environ.get("SLURM_CPUS_ON_NODE", 1))),
+    ):
         if os.environ.get(name, "").isdigit() and int(os.environ[name]) > 0:
             limits.append((int(os.environ[name]) * factor * MEBIBYTE, name))
     return min(limits)
@@ -56,7 +59,9 @@ def check_fits(replay_bytes: int, scratch: Path, num_workers: int, shared_bytes:
             f"the run needs up to {size(need)} of memory ({num_workers} workers, {where}), the {who} allows {size(limit)}; "
             "lower replay.capacity_frames or collector.num_workers"
         )
-    return f"{where} ({size(free)} free), up to {size(need)} of memory with {num_workers} workers ({size(limit)}: {who})"
+    return (
+        f"{where} ({size(free)} free), up to {size(need)} of memory with {num_workers} workers ({size(limit)}: {who})"
+    )
 
 
 def size(count: int) -> str:

@@ -118,7 +118,9 @@ class System:
     def save(self) -> Path:
         """A checkpoint, written aside and renamed."""
         frames = self.board.total_frames()
-        return checkpoint.save(self.run_dir / "checkpoints", self.state_dict(), frames, self.config.checkpoint.keep_last)
+        return checkpoint.save(
+            self.run_dir / "checkpoints", self.state_dict(), frames, self.config.checkpoint.keep_last
+        )
 
     def close(self) -> None:
         """Stop every process and remove the replay's files. Safe to call twice, and after any failure."""
@@ -187,7 +189,10 @@ def train(config: Config, command: list[str]) -> dict[str, Any]:
 def _train(system: System) -> dict[str, Any]:
     """The training loop: a schedule collects and learns, everything else happens when its time has come."""
     config, board, learner = system.config, system.board, system.learner
-    evaluate_every, save_every = Every(config.evaluator.every_frames), EverySeconds(config.checkpoint.save_every_seconds)
+    evaluate_every, save_every = (
+        Every(config.evaluator.every_frames),
+        EverySeconds(config.checkpoint.save_every_seconds),
+    )
     log_every, supervise_every = EverySeconds(config.logger.every_seconds), EverySeconds(SUPERVISE_EVERY_S)
     solved: Evaluation | None = None
     status, reason, start = "finished", "the budget is used up", time.monotonic()
@@ -199,7 +204,11 @@ def _train(system: System) -> dict[str, Any]:
                 if supervise_every.crossed():
                     system.check()
                     learner.set_learning_rate(
-                        linear(config.learner.learning_rate, config.learner.learning_rate_end, frames / config.budget_frames)
+                        linear(
+                            config.learner.learning_rate,
+                            config.learner.learning_rate_end,
+                            frames / config.budget_frames,
+                        )
                     )
                 if evaluate_every.crossed(frames):
                     system.evaluator.request(frames)

@@ -17,7 +17,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "above 0": (
         lambda x: x > 0,
         "budget_frames env.frame_stack env.max_episode_steps algorithm.n_step algorithm.target_update_every_updates "
-        "algorithm.hidden_sizes collector.num_workers collector.envs_per_worker collector.steps_per_rollout "
+        "algorithm.hidden_sizes collector.num_workers collector.envs_per_worker "
         "replay.capacity_frames learner.batch_size learner.learning_rate learner.adam_eps learner.max_grad_norm "
         "learner.warmup_frames learner.prefetch_batches learner.publish_every_updates learner.num_threads "
         "schedule.frames_per_update schedule.tolerance_frames schedule.frames_per_round schedule.episodes_per_round "

@@ -86,7 +86,9 @@ class Rollout:
         self.cursor = board.cursor[own]
         self.time = int(self.cursor[0])
         self.rng = np.random.default_rng([plan.config.seed, plan.worker])
-        self.ladder = apex_ladder(self.config, plan.streams.num_streams)[own] if self.config.exploration == "apex" else None
+        self.ladder = (
+            apex_ladder(self.config, plan.streams.num_streams)[own] if self.config.exploration == "apex" else None
+        )
         self.observation = vector.reset(plan.config.seed * SEEDS_PER_RUN + own.start)
         self.stacks = FrameStacks(plan.spec, n)
         self.stacks.push(self.observation, np.ones(n, bool))

@@ -77,7 +77,12 @@ class Learner:
         self._tau, self._target_every = target.target_tau, target.target_update_every_updates
         self._gradients: Callable | None = None
         self._sums = torch.zeros(MAX_FIGURES, device=device)
-        self.inputs = [*self._trained, *self._delayed, self._bad, self._sums]  # of the gradient function, before a batch
+        self.inputs = [
+            *self._trained,
+            *self._delayed,
+            self._bad,
+            self._sums,
+        ]  # of the gradient function, before a batch
         self._names: list[str] = []
         self._summed = 0
         self.updates = 0
@@ -147,9 +152,7 @@ class Learner:
         own = self.algorithm.loss.state_dict()
         for name, value in state["loss"].items():
             own[name].copy_(value)
-        for mine, saved in zip(
-            self.optimizer.state.values(), state["optimizer"]["state"].values(), strict=True
-        ):
+        for mine, saved in zip(self.optimizer.state.values(), state["optimizer"]["state"].values(), strict=True):
             for name, value in saved.items():
                 mine[name].copy_(value)
         self._lr.fill_(state["learning_rate"])
@@ -180,9 +183,7 @@ def make_gradients(learner: Learner, batch: Batch) -> tuple[Callable, list[str]]
     config, loss = learner.config, learner.algorithm.loss
     keys, batch_size, count = list(batch), batch["action"].shape[0], len(learner.trained_keys)
     names: list[str] = []
-    autocast = (
-        torch.autocast(learner.device.type, torch.bfloat16) if config.precision == "bfloat16" else nullcontext()
-    )
+    autocast = torch.autocast(learner.device.type, torch.bfloat16) if config.precision == "bfloat16" else nullcontext()
 
     def gradients(*tensors: Tensor) -> tuple[Tensor, ...]:
         trained, delayed = tensors[:count], tensors[count : 2 * count]

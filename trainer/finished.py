@@ -1,0 +1,40 @@
+"""A run that is over, as eval and play read it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+import envs
+from trainer import checkpoint
+from trainer.config import Config, ConfigError, from_yaml
+from trainer.processes.evaluator import Policy
+
+POLICIES = {"best": Path("best/policy.pt"), "last": Path("checkpoints/last_policy.pt")}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that eval and play share."""
+    parser.add_argument("run", type=Path, help="the run's folder")
+    parser.add_argument(
+        "--policy", choices=POLICIES, default="best", help="which of the run's policies (default: best)"
+    )
+    parser.add_argument("--seed", type=int, default=10_000, help="of the first environment (default: 10000)")
+
+
+def open_run(run_dir: Path, policy: str) -> tuple[Config, envs.EnvSpec, Policy]:
+    """The run's configuration, its environment and one of its policies.
+
+    Raises:
+        ConfigError, CheckpointError, EnvError: in one sentence, what is missing.
+    """
+    torch.set_num_threads(1)
+    if not (run_dir / "config.yaml").is_file():
+        raise ConfigError(f"{run_dir} is no run's folder: it has no config.yaml")
+    config = from_yaml(run_dir / "config.yaml")
+    spec = envs.describe(config.env)
+    loaded = Policy(config, spec)
+    loaded.load(checkpoint.load(run_dir / POLICIES[policy])["weights"])
+    return config, spec, loaded
