@@ -35,7 +35,7 @@ class ControlBoard:
         command: int64 [1], ``RUN`` or ``STOP``; written by the main process.
         frame_limit: int64 [1], collectors wait while the total of ``frames`` is not below it; main.
         round: int64 [1], the round that may be collected (sync); main.
-        schedule_frames: int64 [1], the total that epsilon is computed from; negative: the running total; main.
+        schedule_frames: int64 [1], total frames at the round's start, from which exploration follows (sync); main.
         frames: int64 [W], transitions collected; its worker.
         rounds_done: int64 [W], rounds finished (sync); its worker.
         cursor: int64 [S], rows published in a stream; its worker, after the rows.
@@ -72,7 +72,6 @@ class ControlBoard:
             name: torch.zeros(shape, dtype=dtype).share_memory_() for name, (shape, dtype) in shapes.items()
         }
         self._view()
-        self.schedule_frames[0] = -1
 
     def _view(self) -> None:
         for name, tensor in self._tensors.items():
@@ -95,8 +94,8 @@ class ControlBoard:
 
     def write_error(self, worker: int, text: str) -> None:
         """Leave a traceback where the main process finds it; the end is kept when it is too long."""
-        data = text.encode()[-ERROR_BYTES + 1 :]
-        self.error[worker, : len(data)] = np.frombuffer(data, np.uint8)
+        data = text.encode()[-ERROR_BYTES:].ljust(ERROR_BYTES, b"\0")  # padded: an earlier error may have been longer
+        self.error[worker] = np.frombuffer(data, np.uint8)
 
     def read_error(self, worker: int) -> str:
         """The traceback that a worker left, or an empty text."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from trainer.config import first_line
 
 FORMAT = 1
 
@@ -47,13 +50,19 @@ def load(path: Path) -> dict[str, Any]:
     """What :func:`save` or :func:`write_aside` wrote, on the CPU.
 
     Raises:
-        CheckpointError: no such file, or not a whole checkpoint.
+        CheckpointError: no such file, not a whole checkpoint, or one that holds more than tensors and plain values.
     """
     if not path.is_file():
         raise CheckpointError(f"there is no checkpoint {path}: is the run's folder right, and did it train at all?")
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, ImportError) as error:
+    except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"checkpoint {path} is torn or no checkpoint ({error}): delete it or use another"
+            f"checkpoint {path} is torn, or it holds more than tensors and plain values, which is not loaded, as it "
+            "could run code: use another"
+        ) from error
+    # What else torch and its unpickler raise over damaged bytes.
+    except (RuntimeError, EOFError, OSError, ValueError, TypeError, LookupError, AttributeError, ImportError) as error:
+        raise CheckpointError(
+            f"checkpoint {path} is torn or no checkpoint ({first_line(error)}): delete it or use another"
         ) from error

@@ -133,8 +133,8 @@ class StreamSampler(Sampler):
             RuntimeError: no stream holds a whole transition yet.
         """
         end = self.cursor.copy()
-        # The ring's oldest row may be under the writer's pen, hence + 1; behind a wrapped ring a stack needs its rows.
-        begin = np.where(end > self.streams.ring, end - self.streams.ring + 1 + self.behind, 0)
+        # A full ring's oldest row may be under the writer's pen, hence + 1; a stack needs the rows behind a start too.
+        begin = np.where(end >= self.streams.ring, end - self.streams.ring + 1 + self.behind, 0)
         size = np.maximum(0, end - self.ahead - begin)
         upto = np.cumsum(size)
         if upto[-1] == 0:
@@ -145,7 +145,7 @@ class StreamSampler(Sampler):
 
     def intact(self, stream: np.ndarray, time: np.ndarray) -> np.ndarray:
         """Bool [count]: the rows that a start needs were not overwritten until now."""
-        return time - self.behind > self.cursor[stream] - self.streams.ring
+        return np.maximum(time - self.behind, 0) > self.cursor[stream] - self.streams.ring
 
     def sample(self, storage, batch_size: int) -> tuple[Tensor, dict]:
         """TorchRL's interface: rows of the storage, and the pairs they stand for."""
@@ -225,8 +225,9 @@ class StreamReplay(TensorDictReplayBuffer):
     def sample(self, batch_size: int | None = None, return_info: bool = False):
         """TorchRL's interface: one batch as a TensorDict [B] with keys as in :meth:`batches`."""
         size = batch_size or self._batch_size
-        self._buffers = {}  # a caller of this interface keeps what it gets
+        own, self._buffers = self._buffers, {}  # a caller of this interface keeps what it gets
         sample = to_tensordict(self._gather(size), size)
+        self._buffers = own
         return (sample, {}) if return_info else sample
 
     def _gather(self, count: int) -> Batch:
@@ -310,10 +311,10 @@ class StreamReplay(TensorDictReplayBuffer):
 
     def _buffer(self, key: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         buffer = self._buffers.get(key)
-        if buffer is None or buffer.shape != shape:
+        if buffer is None or len(buffer) < shape[0] or buffer.shape[1:] != shape[1:]:
             tensor = torch.empty(shape, dtype=getattr(torch, dtype.name), pin_memory=self._pinned)
             buffer = self._buffers[key] = tensor.numpy()
-        return buffer
+        return buffer[: shape[0]]  # chunks of many sizes share one buffer: new memory costs more than filling it
 
 
 def to_tensordict(batch: Batch, batch_size: int) -> TensorDict:

@@ -27,7 +27,7 @@ from torchrl.collectors import Collector
 import envs
 from envs import EnvSpec
 from envs.torchrl import VectorEnvironment
-from trainer.acting import FrameStacks, apex_ladder, explore, greedy, linear_epsilon
+from trainer.acting import Explorer, FrameStacks, apex_ladder, greedy, linear_epsilon, traced
 from trainer.algorithms import ALGORITHMS
 from trainer.boards import ControlBoard, WeightsReader, flatten_parameters
 from trainer.config import Config
@@ -80,44 +80,44 @@ class Rollout:
         self.schedule = plan.config.schedule
         self.board, self.weights, self.rows, self.vector = board, weights, rows, vector
         self.flat = flatten_parameters(policy)
-        self.network = policy.module[0].module
         n, own = vector.num_envs, plan.streams.streams_of(plan.worker)
         self.num_envs, self.ring = n, plan.streams.ring
         self.cursor = board.cursor[own]
         self.time = int(self.cursor[0])
-        self.rng = np.random.default_rng([plan.config.seed, plan.worker])
+        self.explorer = Explorer(n, plan.spec.num_actions, [plan.config.seed, plan.worker])
         self.ladder = (
             apex_ladder(self.config, plan.streams.num_streams)[own] if self.config.exploration == "apex" else None
         )
+        board.epsilon[plan.worker] = 0.0 if self.ladder is None else self.ladder.mean()
         self.observation = vector.reset(plan.config.seed * SEEDS_PER_RUN + own.start)
         self.stacks = FrameStacks(plan.spec, n)
         self.stacks.push(self.observation, np.ones(n, bool))
+        self.network = traced(policy.module[0].module, self.stacks.seen(self.observation))
         self.ended = np.zeros(n, bool)  # whose row to be written is final
         self.age = np.zeros(n, np.int32)
         self.returns, self.lengths = np.zeros(n), np.zeros(n, np.int64)
 
-    def act(self) -> np.ndarray:
-        """Exploring actions int64 [N] for the current observation."""
+    def act(self, frames: int) -> np.ndarray:
+        """Exploring actions int64 [N] for the current observation, after ``frames`` frames of all workers."""
         seen = self.stacks.seen(self.observation)
         mask = self.observation["action_mask"] if self.spec.has_mask else None
         with torch.inference_mode():
             action = greedy(self.network, seen, mask)
-        epsilon = self.ladder
-        if epsilon is None:
-            frames = int(self.board.schedule_frames[0])
-            epsilon = linear_epsilon(self.config, frames if frames >= 0 else self.board.total_frames())
-        self.board.epsilon[self.worker] = np.mean(epsilon)
-        return explore(action, epsilon, mask, self.spec.num_actions, self.rng)
+        if self.ladder is not None:
+            return self.explorer(action, self.ladder, mask)
+        epsilon = linear_epsilon(self.config, frames)
+        self.board.epsilon[self.worker] = epsilon
+        return self.explorer(action, epsilon, mask)
 
-    def step(self) -> None:
-        """One step of every sub-environment: its row, then the cursor."""
+    def step(self, frames: int) -> None:
+        """One step of every sub-environment: its row, then the cursor; ``frames`` says how far exploration has fallen."""
         rows, i = self.rows, self.time % self.ring
         for name, array in self.observation.items():
             rows[name][i] = array
         rows["final"][i] = self.ended
         if "age" in rows:
             rows["age"][i] = self.age
-        action = self.act()
+        action = self.act(frames)
         rows["action"][i] = action
         self.observation, reward, terminated, truncated = self.vector.step(action)
         rows["reward"][i], rows["terminated"][i], rows["truncated"][i] = reward, terminated, truncated
@@ -148,11 +148,12 @@ class Rollout:
         """Asynchronous: step with the newest weights until told to stop, or paused by the frame limit."""
         board = self.board
         while not board.stopping():
-            if board.total_frames() >= board.frame_limit[0]:
+            frames = board.total_frames()
+            if frames >= board.frame_limit[0]:
                 self._wait()
                 continue
             board.version[self.worker] = self.weights.pull(self.flat)
-            self.step()
+            self.step(frames)
 
     def run_rounds(self) -> None:
         """Synchronous: collect a round whenever the main process asks for the next one."""
@@ -165,17 +166,17 @@ class Rollout:
 
     def collect_round(self) -> None:
         """One round with the newest weights: a fixed number of vector steps, or of finished episodes."""
-        board, worker = self.board, self.worker
+        board, worker, frames = self.board, self.worker, int(self.board.schedule_frames[0])
         board.version[worker] = self.weights.pull(self.flat)
         if self.schedule.episodes_per_round is not None:
             target = board.episodes_done[worker] + self.schedule.episodes_per_round
             while board.episodes_done[worker] < target and not board.stopping():
-                self.step()
+                self.step(frames)
         else:
             for _ in range(self.schedule.frames_per_round // len(board.cursor)):
                 if board.stopping():
                     return
-                self.step()
+                self.step(frames)
         board.rounds_done[worker] += 1
 
     def _wait(self) -> None:

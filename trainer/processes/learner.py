@@ -9,6 +9,7 @@ Stops when: the training loop stops calling it.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -16,6 +17,7 @@ from contextlib import nullcontext
 import torch
 from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
+from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import CodeGen
 from torchrl.objectives import LossModule
@@ -139,10 +141,10 @@ class Learner:
             )
 
     def state_dict(self) -> dict:
-        """Weights, target, optimiser state, learning rate and count of updates."""
+        """Copies of weights, target, optimiser state, learning rate and count of updates."""
         return {
             "loss": {k: v.clone() for k, v in self.algorithm.loss.state_dict().items() if isinstance(v, Tensor)},
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": copy.deepcopy(self.optimizer.state_dict()),
             "learning_rate": float(self._lr),
             "updates": self.updates,
         }
@@ -199,6 +201,11 @@ def make_gradients(learner: Learner, batch: Batch) -> tuple[Callable, list[str]]
             norm = torch.nn.utils.get_total_norm(grads, foreach=True)
             if config.max_grad_norm is not None:
                 grads = torch._foreach_mul(grads, torch.clamp(config.max_grad_norm / (norm + 1e-6), max=1.0))
+            # The fused optimiser goes through memory, whatever the strides say.
+            grads = [
+                g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
+                for g, p in zip(grads, leaves, strict=True)
+            ]
             bad.copy_(torch.maximum(bad, (~torch.isfinite(norm + out["loss"])).float()))
             figures = {**learner.algorithm.diagnostics(sample, out), "grad_norm": norm}
             names[:] = figures
@@ -228,12 +235,47 @@ def record(gradients: Callable, example: list[Tensor], execution: str) -> Callab
         elif node.target is transpose and getattr(node.args[0], "target", None) is transpose:
             node.replace_all_uses_with(node.args[0].args[0])
     graph.eliminate_dead_code()
+    if execution == "trace":
+        _script_masked_calls(graph)
     graph.set_codegen(CodeGen())
     recorded.recompile()
     with torch.no_grad():
         if execution == "compile":
             return torch.compile(recorded, fullgraph=True, dynamic=False)
         return torch.jit.trace(recorded, tuple(t.clone() for t in example), check_trace=False)
+
+
+def _script_masked_calls(graph: Graph) -> None:
+    """Replace calls with an output mask, as a convolution's backward has, by scripted functions of their tensors only.
+
+    TorchScript's tracer takes neither lists of bools nor the results that a mask leaves out.
+    """
+    for node in list(graph.nodes):
+        if not any(isinstance(argument, list) and bool in map(type, argument) for argument in node.args):
+            continue
+        names = {tensor: f"t{i}" for i, tensor in enumerate(node.all_input_nodes)}
+        constants = [list(argument) if isinstance(argument, list) else argument for argument in node.args]
+        arguments = [names[argument] if isinstance(argument, Node) else repr(argument) for argument in constants]
+        parts = list(node.users)  # each takes one result
+        function = torch.jit.CompilationUnit(
+            f"def call({', '.join(f'{name}: Tensor' for name in names.values())}):\n"
+            f"    r = torch.ops.{node.target.overloadpacket}({', '.join(arguments)})\n"
+            f"    return ({''.join(f'r[{part.args[1]}], ' for part in parts)})\n"
+        ).call
+        with graph.inserting_before(node):
+            call = graph.call_function(_as_python(function), tuple(names))
+        for i, part in enumerate(parts):
+            part.args = (call, i)
+        graph.erase_node(node)
+
+
+def _as_python(function: torch.jit.ScriptFunction) -> Callable:
+    """The same function with the name that a graph wants of it."""
+
+    def scripted(*tensors: Tensor) -> tuple[Tensor, ...]:
+        return function(*tensors)
+
+    return scripted
 
 
 def parameter_groups(loss: LossModule) -> tuple[dict[str, TensorDictBase], list[tuple[str, NestedKey]]]:

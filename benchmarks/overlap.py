@@ -1,0 +1,79 @@
+"""One collector process and the learner, each alone and both at once: what of its rate each keeps.
+
+    python -m benchmarks.overlap [--json FILE]
+
+Both are the trainer's own, in its own asynchronous loop, without a limit on either side; only the processes of the one
+that has a rest are stopped. The learning rate is next to nothing, so that the policy, and with it the length of episodes,
+is the same all the time.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+from benchmarks.report import Row, parser, show
+
+CASES = {  # name -> configuration
+    "CartPole-v1, 16 sub-environments": ("preset=cartpole", "collector.envs_per_worker=16"),
+    "CartPole-v1, 64 sub-environments": ("preset=cartpole", "collector.envs_per_worker=64"),
+}
+BAR = 0.85
+COMMON = (
+    "schedule.frames_per_update=null", "learner.learning_rate=1e-12", "collector.epsilon_start=0.05",
+    "collector.epsilon_end=0.05", "algorithm.n_step=1", "algorithm.hidden_sizes=[120,84]", "learner.batch_size=128",
+)  # fmt: skip
+
+
+def measure(name: str, seconds: float, repeats: int) -> list[Row]:
+    """Two rows for one of `CASES`."""
+    from benchmarks import parts
+    from trainer.system import run_async
+
+    config = parts.config(*CASES[name], *COMMON, parts.BUDGET)
+    found: dict[str, list[float]] = {key: [] for key in ("frames alone", "updates alone", "frames", "updates")}
+    with parts.opened(config) as system:
+        loop = run_async(system)
+
+        def learn(seconds: float) -> tuple[float, float]:
+            """Frames and updates per second over some seconds of the training loop."""
+            frames, updates, start = system.board.total_frames(), system.learner.updates, time.perf_counter()
+            while (now := time.perf_counter()) - start < seconds:
+                next(loop)
+            spent = now - start
+            return (system.board.total_frames() - frames) / spent, (system.learner.updates - updates) / spent
+
+        learn(max(1.0, seconds / 2))  # past the warm-up, and the learner's first updates
+        parts.wait_until_stepping(system)
+        for _ in range(repeats):
+            found["frames alone"].append(parts.collected_per_s(system, seconds))
+            for key, rate in zip(("frames", "updates"), learn(seconds), strict=True):
+                found[key].append(rate)
+            parts.pause(system)
+            found["updates alone"].append(learn(seconds)[1])
+            parts.resume(system)
+            time.sleep(parts.SETTLE_S)
+    rates = {key: statistics.median(values) for key, values in found.items()}
+    return [
+        Row(
+            f"overlap, {name}, {who} keeps",
+            parts.ratio(found[key], found[f"{key} alone"]),
+            bar=BAR,
+            detail=f"{rates[key]:,.0f} {key}/s together, {rates[f'{key} alone']:,.0f} alone",
+        )
+        for who, key in (("collector", "frames"), ("learner", "updates"))
+    ]
+
+
+def main() -> None:
+    args = parser("What one collector and the learner keep of their rates when both run.").parse_args()
+    from benchmarks.machine import Meter
+
+    meter, rows = Meter(), []
+    for name in CASES:
+        rows += measure(name, args.seconds, args.repeats)
+    show("Overlap: rate together / rate alone", rows, args.json, meter.stop().note())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""The trainer's own parts, opened for a measurement, and how two things are compared fairly."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+import envs
+from trainer import run_folder
+from trainer.compose import load
+from trainer.config import Config, to_dict
+from trainer.loggers import RunInfo, open_loggers
+from trainer.replay import layout
+from trainer.system import System, build, choose_device
+
+NO_LIMIT = 2**60  # frames
+BUDGET = "budget_frames=1_000_000_000_000"  # never used up
+SETTLE_S = 0.1  # after a process was let go
+
+
+def config(*arguments: str) -> Config:
+    """The configuration of ``KEY=VALUE`` arguments: silent, on the CPU, one worker, no evaluation unless they say so."""
+    quiet = ["logger.terminal=none", "evaluator.every_frames=0", "learner.device=cpu", "collector.num_workers=1"]
+    given = {argument.partition("=")[0] for argument in arguments}
+    return load([*(a for a in quiet if a.partition("=")[0] not in given), *arguments]).config
+
+
+@contextlib.contextmanager
+def opened(config: Config) -> Iterator[System]:
+    """A run's parts as ``trainer.system.train`` makes them, in a temporary folder; collectors wait for a frame limit."""
+    torch.set_num_threads(config.learner.num_threads)
+    torch.manual_seed(config.seed)
+    spec, device = envs.describe(config.env), choose_device(config.learner.device)
+    top = Path(tempfile.mkdtemp(prefix="benchmark-"))
+    loggers = None
+    try:
+        run_dir, config = run_folder.create(replace(config, run_dir=str(top / "run")), ["benchmark"])
+        streams = layout(config.replay.capacity_frames, config.collector.num_workers, config.collector.envs_per_worker)
+        info = RunInfo(
+            run_dir, config.env.id, config.algorithm.name, config.seed, config.budget_frames, to_dict(config),
+            streams.num_workers, streams.num_streams, str(device),
+        )  # fmt: skip
+        loggers = open_loggers(config.logger, info)
+        system = build(config, run_dir, spec, device, streams, run_dir / "scratch", loggers)
+        try:
+            system.publish()
+            yield system
+        finally:
+            resume(system)
+            system.close()
+    finally:
+        if loggers is not None:
+            loggers.close({})
+        shutil.rmtree(top, ignore_errors=True)
+
+
+def pause(system: System) -> None:
+    """Stop the collectors' processes where they are: a waiting collector would still look up some thousand times a second."""
+    _signal(system, signal.SIGSTOP)
+
+
+def resume(system: System) -> None:
+    """Let the collectors' processes go on."""
+    _signal(system, signal.SIGCONT)
+
+
+def _signal(system: System, number: int) -> None:
+    for process in system.collector.procs if system.collector is not None else ():
+        if process.exitcode is None and process.pid is not None:
+            os.kill(process.pid, number)
+
+
+def wait_until_stepping(system: System, seconds: float = 120.0) -> None:
+    """Wait until every collector has collected a frame.
+
+    Raises:
+        TimeoutError: one has not.
+    """
+    end = time.monotonic() + seconds
+    while not (system.board.frames > 0).all():
+        system.check()
+        if time.monotonic() > end:
+            raise TimeoutError(f"after {seconds:g} s {(system.board.frames == 0).sum()} collectors have no frame")
+        time.sleep(0.01)
+
+
+def collected_per_s(system: System, seconds: float) -> float:
+    """Frames per second of all collectors over ``seconds`` of this process doing nothing."""
+    time.sleep(SETTLE_S)
+    frames, start = system.board.total_frames(), time.perf_counter()
+    time.sleep(seconds)
+    rate = (system.board.total_frames() - frames) / (time.perf_counter() - start)
+    system.check()
+    return rate
+
+
+def calls_per_s(call: Callable[[], object], seconds: float, per_call: int = 1) -> float:
+    """How often a second something happens that ``call`` does ``per_call`` times."""
+    count, start = 0, time.perf_counter()
+    while (now := time.perf_counter()) - start < seconds:
+        call()
+        count += per_call
+    return count / (now - start)
+
+
+def by_turns(measures: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+    """Each measure ``repeats`` times, A B A B, so that a drift of the machine meets them alike."""
+    found: dict[str, list[float]] = {name: [] for name in measures}
+    for _ in range(repeats):
+        for name, measure in measures.items():
+            found[name].append(measure())
+    return found
+
+
+def ratio(over: list[float], under: list[float]) -> float:
+    """Median of the ratios of measurements that were neighbours in time."""
+    return statistics.median(a / b for a, b in zip(over, under, strict=True))
