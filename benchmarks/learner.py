@@ -69,7 +69,9 @@ def plain_network(config: Config, system: System) -> nn.Module:
         layers += [nn.Linear(width, size), nn.ReLU()]
         width = size
     network = nn.Sequential(*layers, nn.Linear(width, system.spec.num_actions))
-    return network.to(memory_format=torch.channels_last) if _channels_last(config) else network
+    if _channels_last(config):
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network
 
 
 def _channels_last(config: Config) -> bool:
@@ -84,7 +86,8 @@ def bare_update(config: Config, system: System, batches: list[Batch]) -> Callabl
     learner, network = config.learner, plain_network(config, system)
     target = copy.deepcopy(network)
     optimizer = torch.optim.Adam(network.parameters(), lr=learner.learning_rate, fused=True)
-    calls = 0
+    calls, max_grad_norm = 0, learner.max_grad_norm
+    assert max_grad_norm is not None
 
     def seen(image_or_vector: torch.Tensor) -> torch.Tensor:
         if not _channels_last(config):
@@ -103,7 +106,7 @@ def bare_update(config: Config, system: System, batches: list[Batch]) -> Callabl
         loss = nn.functional.smooth_l1_loss(network(observation).gather(1, batch["action"].unsqueeze(1)), goal)
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(network.parameters(), learner.max_grad_norm)
+        nn.utils.clip_grad_norm_(network.parameters(), max_grad_norm)
         optimizer.step()
         if calls % config.algorithm.target_update_every_updates == 0:
             target.load_state_dict(network.state_dict())
@@ -136,7 +139,7 @@ def measure(name: str, seconds: float, repeats: int, with_compile: bool) -> list
     config = parts.config(*CASES[name], *COMMON, parts.BUDGET)
     with parts.opened(config) as system:
         while system.board.total_frames() < FILLED_FRAMES:
-            system.rollouts[0].step()
+            system.rollouts[0].collect_round()
         whole = {key: tensor.clone() for key, tensor in system.replay.batches(8).items()}
         batches = [{key: tensor[i] for key, tensor in whole.items()} for i in range(8)]
         calls = {"bare": (bare_update(config, system, batches), 1)}

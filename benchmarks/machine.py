@@ -81,7 +81,7 @@ def age_s() -> float:
 
 
 def loop_ns() -> float:
-    """CPU nanoseconds of one turn of a fixed Python loop now, median of five: how slow a CPU second is at the moment."""
+    """CPU nanoseconds that one turn of a fixed Python loop takes now, median of five: how slow a CPU second is."""
     times = []
     for _ in range(5):
         start, total = time.process_time_ns(), 0

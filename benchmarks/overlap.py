@@ -2,9 +2,9 @@
 
     python -m benchmarks.overlap [--json FILE]
 
-Both are the trainer's own, in its own asynchronous loop, without a limit on either side; only the processes of the one
-that has a rest are stopped. The learning rate is next to nothing, so that the policy, and with it the length of episodes,
-is the same all the time.
+Both are the trainer's own, in its own asynchronous loop, without a limit on either side; while the learner is alone the
+collector's process is stopped. The learning rate is next to nothing, so that the policy, and with it the length of
+episodes, is the same all the time.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,15 +21,26 @@ from trainer.compose import load
 from trainer.config import Config, to_dict
 from trainer.loggers import RunInfo, open_loggers
 from trainer.replay import layout
-from trainer.system import System, build, choose_device
+from trainer.signals import Stopped, StopSignals
+from trainer.system import System, _train, build, choose_device
 
 NO_LIMIT = 2**60  # frames
 BUDGET = "budget_frames=1_000_000_000_000"  # never used up
 SETTLE_S = 0.1  # after a process was let go
+ENOUGH = -1  # in place of a signal's number
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training loop did: counts, and wall seconds from its first line to its last."""
+
+    frames: int
+    updates: int
+    wall_s: float
 
 
 def config(*arguments: str) -> Config:
-    """The configuration of ``KEY=VALUE`` arguments: silent, on the CPU, one worker, no evaluation unless they say so."""
+    """The configuration of ``KEY=VALUE`` arguments; without others: silent, on the CPU, one worker, unevaluated."""
     quiet = ["logger.terminal=none", "evaluator.every_frames=0", "learner.device=cpu", "collector.num_workers=1"]
     given = {argument.partition("=")[0] for argument in arguments}
     return load([*(a for a in quiet if a.partition("=")[0] not in given), *arguments]).config
@@ -37,7 +48,7 @@ def config(*arguments: str) -> Config:
 
 @contextlib.contextmanager
 def opened(config: Config) -> Iterator[System]:
-    """A run's parts as ``trainer.system.train`` makes them, in a temporary folder; collectors wait for a frame limit."""
+    """A run's parts as ``trainer.system.train`` makes them, in a temporary folder; collectors wait for a limit."""
     torch.set_num_threads(config.learner.num_threads)
     torch.manual_seed(config.seed)
     spec, device = envs.describe(config.env), choose_device(config.learner.device)
@@ -51,21 +62,41 @@ def opened(config: Config) -> Iterator[System]:
             streams.num_workers, streams.num_streams, str(device),
         )  # fmt: skip
         loggers = open_loggers(config.logger, info)
-        system = build(config, run_dir, spec, device, streams, run_dir / "scratch", loggers)
-        try:
-            system.publish()
-            yield system
-        finally:
-            resume(system)
-            system.close()
+        with StopSignals(leftovers=top) as stop, stop.raising(after_s=0):
+            system = build(config, run_dir, spec, device, streams, run_dir / "scratch", loggers, stop)
+            try:
+                system.start()
+                system.publish()
+                yield system
+            finally:
+                resume(system)
+                system.close()
+    except Stopped:
+        raise KeyboardInterrupt from None
     finally:
         if loggers is not None:
             loggers.close({})
         shutil.rmtree(top, ignore_errors=True)
 
 
+def train(system: System) -> Trained:
+    """The trainer's training loop, to the end of its budget or until another thread calls :func:`enough`."""
+    start = time.perf_counter()
+    try:
+        _train(system)
+    except Stopped:
+        if system.stop.number != ENOUGH:
+            raise
+    return Trained(system.board.total_frames(), system.learner.updates, time.perf_counter() - start)
+
+
+def enough(system: System) -> None:
+    """Let the training loop end with the update that it is at."""
+    system.stop.number = ENOUGH
+
+
 def pause(system: System) -> None:
-    """Stop the collectors' processes where they are: a waiting collector would still look up some thousand times a second."""
+    """Stop the collectors' processes where they are; as they wait for a limit they would look up all the time."""
     _signal(system, signal.SIGSTOP)
 
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.scaling [--json FILE] [--workers 46]
 
-What this shows is that nothing in the trainer makes workers wait for one another. It also says how long they take to come
-up and what memory the whole tree of processes takes.
+What this shows is that nothing in the trainer makes workers wait for one another. It also says how long they take to
+come up and what memory the whole tree of processes takes.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def main() -> None:
     meter, count = machine.Meter(), args.workers
     many, one = [], []
     for _ in range(args.repeats):
+        many.append(measure(count, args.seconds))  # first, so that their start-up has the fork server's in it
         one.append(measure(1, args.seconds))
-        many.append(measure(count, args.seconds))
     rates = parts.ratio([m[0] for m in many], [o[0] for o in one])
     rows = [
         Row(

@@ -13,10 +13,11 @@ ROOT = Path(__file__).parent.parent
 # From the top down: a part imports parts of lower lines only. A new file of trainer/ is given its place here.
 LAYERS = [
     {"run", "eval", "play"},
-    {"system"},
+    {"system", "forkserver", "finished"},
     {"processes"},
     {"algorithms", "replay", "checkpoint", "agents", "selfplay", "telemetry"},
-    {"networks", "metrics", "loggers", "acting", "boards", "limiter", "plot", "resources", "run_folder", "compose"},
+    {"networks", "metrics", "loggers", "acting", "boards", "limiter", "plot", "resources", "run_folder", "compose"}
+    | {"signals"},
     {"validation"},
     {"config"},
 ]

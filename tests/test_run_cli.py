@@ -129,13 +129,14 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[dict[i
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
 
-    def install(failures: dict[int, BaseException]) -> list[Any]:
+    def install(failures: dict[int, BaseException], stop_signal: int | None = None) -> list[Any]:
         calls: list[tuple[Config, list[str]]] = []
 
-        def train(config: Config, command: list[str]) -> None:
+        def train(config: Config, command: list[str]) -> dict[str, Any]:
             calls.append((config, command))
             if config.seed in failures:
                 raise failures[config.seed]
+            return {"stop_signal": stop_signal}
 
         system = types.ModuleType("trainer.system")
         system.__dict__.update(train=train, RunFailed=RunFailed)
@@ -172,6 +173,19 @@ def test_exit_code_says_what_went_wrong(
     trained({0: failure})
     assert main([]) == code
     assert capsys.readouterr().err == text
+
+
+@pytest.mark.parametrize(("stop_signal", "code"), [(None, 0), (2, 130), (15, 143)])
+def test_exit_code_says_which_signal_stopped_the_run(stop_signal: int | None, code: int, trained: Any) -> None:
+    trained({}, stop_signal)
+    assert main([]) == code
+
+
+def test_sweep_ends_with_the_run_that_is_stopped(trained: Any) -> None:
+    calls = trained({}, 2)
+    with pytest.raises(SystemExit) as ended:
+        main(["-m", "seed=0,1,2"])
+    assert (ended.value.code, len(calls)) == (130, 1)
 
 
 def test_sweep_chooses_a_preset_for_each_run(trained: Any, capsys: Any) -> None:

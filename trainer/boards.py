@@ -9,6 +9,8 @@ which Python does not offer; torn reads there are caught by the sequence check w
 
 from __future__ import annotations
 
+import traceback
+
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -109,6 +111,20 @@ class ControlBoard:
             new.append(self.episodes[worker, np.arange(begin, end) % EPISODES_KEPT])
             seen[worker] = end
         return np.concatenate(new)
+
+
+def error_text(error: Exception) -> str:
+    """A child's exception for the main process: its traceback, and as the last line its cause in one sentence."""
+    lines = str(error).strip().splitlines()
+    kind, text = type(error).__name__, lines[0] if lines else ""
+    cause = text if kind == "EnvError" else f"{kind}: {text}"  # an EnvError is a sentence already
+    return "".join(traceback.format_exception(error)) + cause
+
+
+def split_error(text: str) -> tuple[str, str]:
+    """Traceback and cause out of :func:`error_text`'s; empty when there is none."""
+    above, _, cause = text.strip().rpartition("\n")
+    return above, cause
 
 
 def ordered_leaves(weights: TensorDictBase) -> list[Tensor]:

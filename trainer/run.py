@@ -86,8 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the program's name; None takes those of the process.
 
     Returns:
-        The exit code: 0, 1 for a run that failed, 2 for a configuration or an environment that cannot be run, 130 for
-        an interrupt.
+        The exit code: 0, 1 for a run that failed, 2 for a configuration or an environment that cannot be run, 128 and
+        the signal's number for a run that was stopped: 130 for Ctrl-C, 143 for SIGTERM.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -200,12 +200,12 @@ def _train(loaded: Loaded, command: list[str]) -> int:
     from trainer.system import RunFailed, train
 
     try:
-        train(loaded.config, command=command)
+        summary = train(loaded.config, command=command)
     except (ConfigError, EnvError) as error:
         return _refuse(error, 2)
     except RunFailed as error:
         return _refuse(error, 1)
-    return 0
+    return 128 + summary["stop_signal"] if summary["stop_signal"] else 0
 
 
 def _refuse(error: Exception, code: int) -> int:

@@ -9,12 +9,9 @@ Stops when: the control board says so; its own exception (left on the board); th
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 import time
-import traceback
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,13 +26,13 @@ from envs import EnvSpec
 from envs.torchrl import VectorEnvironment
 from trainer.acting import Explorer, FrameStacks, apex_ladder, greedy, linear_epsilon, traced
 from trainer.algorithms import ALGORITHMS
-from trainer.boards import ControlBoard, WeightsReader, flatten_parameters
+from trainer.boards import ControlBoard, WeightsReader, error_text, flatten_parameters
 from trainer.config import Config
 from trainer.replay import StreamLayout, worker_rows
+from trainer.signals import obey_parent
 
 SEEDS_PER_RUN = 1_000_000  # environment seeds: run seed * this + stream
 WAIT_S = 2e-4  # between two looks at the control board
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -188,15 +185,22 @@ class Rollout:
 
 
 class StreamCollector(Collector):
-    """TorchRL's collector with our rollout loop; rows go into the replay inside :meth:`rollout`."""
+    """TorchRL's collector with our rollout loop; rows go into the replay inside :meth:`rollout`.
+
+    Whatever goes wrong is left on the control board, where the main process finds it and names the worker.
+    """
 
     _rollout: Rollout | None = None
 
-    def rollout(self) -> TensorDict:
-        """Collect until told to stop; TorchRL's runner then finds the order to close in its pipe.
+    def __init__(self, *args: Any, create_env_kwargs: dict[str, Any], **kwargs: Any) -> None:
+        try:
+            super().__init__(*args, create_env_kwargs=create_env_kwargs, **kwargs)
+        except Exception as error:
+            create_env_kwargs["board"].write_error(create_env_kwargs["plan"].worker, error_text(error))
+            raise
 
-        Whatever goes wrong is left on the control board, where the main process names it.
-        """
+    def rollout(self) -> TensorDict:
+        """Collect until told to stop; TorchRL's runner then finds the order to close in its pipe."""
         board, plan = self.env.board, self.env.plan
         try:
             if self._rollout is None:
@@ -208,7 +212,7 @@ class StreamCollector(Collector):
             else:
                 self._rollout.run_rounds()
         except Exception as error:
-            board.write_error(plan.worker, "".join(traceback.format_exception(error)))
+            board.write_error(plan.worker, error_text(error))
             sys.exit(1)
         return TensorDict({}, [1])
 
@@ -227,9 +231,3 @@ def make_environment(plan: CollectorPlan, board: ControlBoard) -> VectorEnvironm
 def make_policy(config: Config, spec: EnvSpec) -> TensorDictModule:
     """The actor that a worker acts by, on the CPU, with weights to be replaced by the board's."""
     return ALGORITHMS[config.algorithm.name](config.algorithm, config.learner, spec).policy
-
-
-def obey_parent() -> None:
-    """Leave Ctrl-C to the main process, and die with the fork server, which ends with the main process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -10,9 +10,7 @@ Stops when: the pipe closes, which the main process's end brings about too.
 from __future__ import annotations
 
 import os
-import signal
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -27,9 +25,10 @@ import envs
 from envs import EnvSpec
 from trainer.acting import FrameStacks, greedy
 from trainer.algorithms import ALGORITHMS
-from trainer.boards import flatten_parameters
+from trainer.boards import error_text, flatten_parameters
 from trainer.checkpoint import write_aside
 from trainer.config import Config
+from trainer.signals import obey_parent
 
 SEED_OFFSET = 500_000  # environments of evaluations are seeded apart from those of training
 MAX_EPISODE_STEPS = 27_000  # a greedy policy may circle for ever: 108,000 Atari frames, as Machado et al. 2018 cut
@@ -136,7 +135,7 @@ def run(config: Config, spec: EnvSpec, run_dir: Path, weights: Tensor, pipe: Con
         weights: float32 [numel] in shared memory; the main process writes it before a request only.
         pipe: to the main process.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    obey_parent()
     os.nice(config.evaluator.nice)
     torch.set_num_threads(1)
     best = -np.inf
@@ -157,4 +156,4 @@ def run(config: Config, spec: EnvSpec, run_dir: Path, weights: Tensor, pipe: Con
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the main process closed its end
     except Exception as error:
-        pipe.send("".join(traceback.format_exception(error)))
+        pipe.send(error_text(error))

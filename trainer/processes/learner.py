@@ -201,7 +201,7 @@ def make_gradients(learner: Learner, batch: Batch) -> tuple[Callable, list[str]]
             norm = torch.nn.utils.get_total_norm(grads, foreach=True)
             if config.max_grad_norm is not None:
                 grads = torch._foreach_mul(grads, torch.clamp(config.max_grad_norm / (norm + 1e-6), max=1.0))
-            # The fused optimiser goes through memory, whatever the strides say.
+            # The fused optimiser walks through memory: a gradient must lie as its parameter does.
             grads = [
                 g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
                 for g, p in zip(grads, leaves, strict=True)
@@ -227,13 +227,18 @@ def record(gradients: Callable, example: list[Tensor], execution: str) -> Callab
     """
     recorded = make_fx(gradients, tracing_mode="real")(*[t.clone() for t in example])
     graph = recorded.graph
-    detach, transpose = torch.ops.aten.detach.default, torch.ops.aten.t.default
+    aten = torch.ops.aten
     for node in list(graph.nodes):
-        if node.target is detach:  # autograd is over: a detach is an alias
+        if node.target is aten.detach.default:  # autograd is over: a detach is an alias
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
-        elif node.target is transpose and getattr(node.args[0], "target", None) is transpose:
+        elif node.target is aten.t.default and getattr(node.args[0], "target", None) is aten.t.default:
             node.replace_all_uses_with(node.args[0].args[0])
+        elif node.target is aten.addmm.default and node.args[2].target is aten.t.default:
+            # The layer that it was: TorchScript would split it into a product and a sum, which is slower and rounds twice.
+            bias, x, weight = node.args[0], node.args[1], node.args[2].args[0]
+            node.target, node.args = aten.linear.default, (x, weight, bias)
+    _share_equal_calls(graph)
     graph.eliminate_dead_code()
     if execution == "trace":
         _script_masked_calls(graph)
@@ -243,6 +248,32 @@ def record(gradients: Callable, example: list[Tensor], execution: str) -> Callab
         if execution == "compile":
             return torch.compile(recorded, fullgraph=True, dynamic=False)
         return torch.jit.trace(recorded, tuple(t.clone() for t in example), check_trace=False)
+
+
+def _share_equal_calls(graph: Graph) -> None:
+    """Compute once what is computed twice of the same tensors, as the scaled frames that two networks look at.
+
+    Random numbers are left alone, and everything around a tensor that is written in place.
+    """
+    written: set[Node] = set()  # such tensors and all that they are made of; below, also what is made of them
+    for node in reversed(graph.nodes):
+        if node in written:
+            written.update(node.all_input_nodes)
+        elif node.op == "call_function" and node.is_impure():
+            for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    written.update(value if isinstance(value, list) else [value])
+    first: dict[tuple, Node] = {}
+    for node in list(graph.nodes):
+        if written.intersection(node.all_input_nodes):
+            written.add(node)
+        random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        if node.op != "call_function" or node in written or random:
+            continue
+        same = first.setdefault((node.target, node.args, tuple(node.kwargs.items())), node)
+        if same is not node:
+            node.replace_all_uses_with(same)
+            graph.erase_node(node)
 
 
 def _script_masked_calls(graph: Graph) -> None:

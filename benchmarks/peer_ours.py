@@ -1,0 +1,56 @@
+"""One job of ``works.py`` by this trainer; prints the JSON line that the drivers of other libraries print.
+
+    python -m benchmarks.peer_ours --env CartPole-v1 --envs-per-worker 16
+
+The wall time is the training loop's: from letting the collectors go to the last update. Building the processes is
+``startup_s``, as with the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from importlib.metadata import PackageNotFoundError, version
+
+
+def main() -> None:
+    from benchmarks.works import WORKS, arguments
+
+    parser = argparse.ArgumentParser(description="One job by this trainer, as a JSON line.")
+    parser.add_argument("--env", default="CartPole-v1", choices=WORKS)
+    parser.add_argument("--steps", type=int, default=0, help="frames; 0: the job's own")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1, help="torch threads of the learner")
+    parser.add_argument("--envs-per-worker", type=int, default=16)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="further keys of the trainer")
+    args = parser.parse_args()
+    from benchmarks import parts
+    from benchmarks.machine import Meter, peer_line
+
+    steps = args.steps or WORKS[args.env].steps
+    keys = arguments(args.env, steps, args.seed, args.threads, args.envs_per_worker, args.workers)
+    with parts.opened(parts.config(*keys, *args.set)) as system:
+        meter = Meter()
+        trained = parts.train(system)
+        meter.stop()
+        episodes = system.telemetry.row(trained.updates, {})["return_mean"]
+    print(
+        peer_line(
+            meter, trained.frames, trained.updates, trained.wall_s, peer="ours", version=_version(), env=args.env,
+            seed=args.seed, threads=args.threads, n_envs=args.envs_per_worker, workers=args.workers,
+            mean_return_100=None if math.isnan(episodes) else episodes,
+        ),
+        flush=True,
+    )  # fmt: skip
+
+
+def _version() -> str:
+    try:
+        return version("trainer")
+    except PackageNotFoundError:
+        return "checkout"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The jobs that are run side by side with other libraries, as data.
+
+The numbers are those of the drivers of peers (``common.py:WORKS`` in their folder, see ``peers.py``), so that every
+library does the same: batch, replay, learning start, updates per frame, target period, learning rate and exploration.
+Everywhere: gamma 0.99, epsilon from 1 to 0.05 over the first half of the run, one-step returns, no double Q-learning,
+Adam; Pong with frame skip 4, 84 x 84 grey, 4 frames stacked, rewards as the game gives them. Loss and clipping as
+Stable-Baselines3 has them by default: Huber, gradient norm 10.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Work:
+    """One job. Counts are frames, except batch and buffer, which are transitions.
+
+    Args:
+        steps: frames of the run that is compared.
+        hidden: widths of the hidden layers; Pong's stand behind the Nature CNN.
+        batch: of an update.
+        buffer: capacity of the replay.
+        learning_starts: frames before the first update.
+        train_every: one update every so many frames.
+        target_every: frames between two hard updates of the target.
+        lr: Adam's.
+    """
+
+    steps: int
+    hidden: tuple[int, ...]
+    batch: int
+    buffer: int
+    learning_starts: int
+    train_every: int
+    target_every: int
+    lr: float
+
+
+GAMMA, EPSILON_START, EPSILON_END, EPSILON_SHARE = 0.99, 1.0, 0.05, 0.5
+
+WORKS = {
+    "CartPole-v1": Work(100_000, (120, 84), 128, 10_000, 10_000, 10, 500, 2.5e-4),
+    "LunarLander-v3": Work(20_000, (256, 256), 128, 100_000, 1_000, 4, 500, 5e-4),
+    "ALE/Pong-v5": Work(2_500, (512,), 32, 10_000, 1_000, 4, 1_000, 1e-4),
+}
+
+
+def arguments(env_id: str, steps: int, seed: int, threads: int, envs_per_worker: int, workers: int) -> list[str]:
+    """The trainer's ``KEY=VALUE`` for a job.
+
+    Args:
+        env_id: one of `WORKS`.
+        steps: frames of the run.
+        seed: of the run.
+        threads: torch threads of the learner.
+        envs_per_worker: sub-environments of a collector process.
+        workers: collector processes.
+    """
+    work = WORKS[env_id]
+    preset = ["preset=pong", "env.clip_rewards=false"] if env_id.startswith("ALE/") else ["preset=generic"]
+    return [
+        *preset, f"env.id={env_id}", f"seed={seed}", f"budget_frames={steps}", "algorithm.n_step=1",
+        "algorithm.double=false", f"algorithm.gamma={GAMMA}", "algorithm.loss_function=smooth_l1",
+        f"algorithm.hidden_sizes=[{','.join(map(str, work.hidden))}]",
+        f"algorithm.target_update_every_updates={work.target_every // work.train_every}",
+        f"collector.num_workers={workers}", f"collector.envs_per_worker={envs_per_worker}",
+        f"collector.epsilon_start={EPSILON_START}", f"collector.epsilon_end={EPSILON_END}",
+        f"collector.epsilon_decay_frames={round(EPSILON_SHARE * steps)}", f"replay.capacity_frames={work.buffer}",
+        f"learner.batch_size={work.batch}", f"learner.learning_rate={work.lr}", "learner.max_grad_norm=10",
+        f"learner.warmup_frames={work.learning_starts}", f"learner.num_threads={threads}",
+        f"schedule.frames_per_update={work.train_every}",
+    ]  # fmt: skip

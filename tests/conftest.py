@@ -1,0 +1,89 @@
+"""One thread for each process, as in a run, and what the tests of whole runs share.
+
+Several processes with two torch threads each slow one another down 10 times.
+"""
+
+from __future__ import annotations
+
+import os
+
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[_name] = "1"  # before torch is imported
+
+from collections.abc import Callable, Iterator  # noqa: E402
+from dataclasses import replace  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import pytest  # noqa: E402
+
+from trainer.config import Config  # noqa: E402
+
+SMALL: dict[str, dict[str, Any]] = {
+    "env": {"id": "Counting", "backend": "counting"},
+    "algorithm": {"hidden_sizes": [16]},
+    "collector": {"num_workers": 2, "envs_per_worker": 4, "epsilon_decay_frames": 600},
+    "replay": {"capacity_frames": 4_000},
+    "learner": {"device": "cpu", "batch_size": 32, "warmup_frames": 200},
+    "schedule": {"frames_per_update": 4.0, "tolerance_frames": 64, "frames_per_round": 128},
+    "evaluator": {"every_frames": 0, "episodes": 4, "final_episodes": 2, "num_envs": 2},
+    "logger": {"terminal": "none", "every_seconds": 0.1},
+}
+
+
+@pytest.fixture(scope="session")
+def make_config() -> Callable[..., Config]:
+    """Makes a configuration of 2 workers x 4 environments; ``schedule={"name": "sync"}`` changes keys of a section."""
+
+    def make(run_dir: Path, seed: int = 0, budget_frames: int = 1_000, **sections: dict[str, Any]) -> Config:
+        config = Config(preset="generic", seed=seed, budget_frames=budget_frames, run_dir=str(run_dir))
+        changed = {
+            section: replace(getattr(config, section), **{**SMALL.get(section, {}), **sections.get(section, {})})
+            for section in {*SMALL, *sections}
+        }
+        return replace(config, **changed)
+
+    return make
+
+
+@pytest.fixture
+def small_config(make_config: Callable[..., Config], tmp_path: Path) -> Callable[..., Config]:
+    """The same for a run in the test's own folder."""
+    return lambda name="run", **changes: make_config(tmp_path / name, **changes)
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[[Config], Any]]:
+    """Builds and starts a system as `trainer.system.train` does, and closes it at the test's end."""
+    import torch
+
+    import envs
+    from trainer import run_folder, system
+    from trainer.loggers import RunInfo, open_loggers
+    from trainer.replay import layout
+    from trainer.signals import StopSignals
+
+    opened: list[Any] = []
+
+    def start(config: Config) -> Any:
+        torch.manual_seed(config.seed)
+        spec = envs.describe(config.env)
+        run_dir, config = run_folder.create(config, ["test"])
+        workers = config.collector.num_workers
+        assert workers is not None
+        streams = layout(config.replay.capacity_frames, workers, config.collector.envs_per_worker)
+        envs_of_all, budget = streams.num_streams, config.budget_frames
+        info = RunInfo(run_dir, spec.id, "dqn", config.seed, budget, {}, workers, envs_of_all, "cpu")
+        scratch, loggers = run_dir / "scratch", open_loggers(config.logger, info)
+        opened.append(
+            system.build(
+                config, run_dir, spec, torch.device("cpu"), streams, scratch, loggers, StopSignals(leftovers=scratch)
+            )
+        )
+        opened[-1].start()
+        return opened[-1]
+
+    yield start
+    for parts in opened:
+        parts.close()
+        parts.loggers.close({})

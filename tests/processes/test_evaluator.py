@@ -1,0 +1,169 @@
+"""Greedy evaluation: whose returns are counted, what the process answers, which policy it keeps."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing as mp
+
+import envs
+from envs.counting import episode_length, expected_reward
+from trainer import checkpoint
+from trainer.boards import split_error
+from trainer.config import AlgorithmConfig, Config, EnvConfig, EvaluatorConfig
+from trainer.processes import evaluator
+from trainer.processes.evaluator import SEED_OFFSET, Evaluation, Policy, evaluate
+from trainer.system import use_fork_server
+
+LONGEST = 7
+
+
+def counting(num_envs: int, clip_rewards: bool = False, frame_stack: int = 1, **kwargs: Any) -> tuple[Policy, Any]:
+    """A policy and the environments that it is to act in."""
+    env = EnvConfig(
+        id="Counting",
+        backend="counting",
+        kwargs={"max_length": LONGEST, **kwargs},
+        frame_stack=frame_stack,
+        clip_rewards=clip_rewards,
+    )
+    config = Config(env=env, algorithm=AlgorithmConfig(hidden_sizes=[8]))
+    vector = envs.make(env, num_envs)
+    return Policy(config, vector.spec), vector
+
+
+def expected(episodes: int, num_envs: int, seed: int) -> list[tuple[float, int]]:
+    """(return, length) of the episodes that count: sub-environment i plays number i, i + N, i + 2 N and so on."""
+    found = []
+    for i in range(num_envs):
+        for episode in range(len(range(i, episodes, num_envs))):
+            length = int(episode_length(seed + i, episode, max_length=LONGEST))
+            steps = np.arange(1, length + 1)
+            found.append((float(expected_reward(seed + i, episode, steps).sum()), length))
+    return sorted(found)
+
+
+@pytest.mark.parametrize(("episodes", "num_envs"), [(20, 20), (7, 3), (3, 3), (1, 1), (25, 4)])
+def test_every_environment_plays_its_share_and_no_episode_counts_twice(episodes, num_envs):
+    policy, vector = counting(num_envs)
+    returns, lengths = evaluate(policy, vector, episodes, seed=40)
+    assert sorted(zip(returns, lengths, strict=True)) == expected(episodes, num_envs, seed=40)
+
+
+def test_returns_are_unclipped_and_masks_and_stacks_are_kept_to():
+    policy, vector = counting(3, clip_rewards=True, frame_stack=4, with_mask=True, num_actions=5)
+    returns, lengths = evaluate(policy, vector, 30, seed=2)  # an illegal action would be an EnvError
+    assert sorted(zip(returns, lengths, strict=True)) == expected(30, 3, seed=2)
+
+
+def test_the_same_seed_gives_the_same_episodes_on_used_environments():
+    policy, vector = counting(2)
+    assert evaluate(policy, vector, 5, seed=9) == evaluate(policy, vector, 5, seed=9)
+
+
+def test_an_episode_without_end_is_cut_and_counted_once(monkeypatch):
+    monkeypatch.setattr(evaluator, "MAX_EPISODE_STEPS", 4)
+    policy, vector = counting(2, min_length=LONGEST)
+    returns, lengths = evaluate(policy, vector, 6, seed=0)
+    assert lengths == [4, 4]
+    assert returns == [float(expected_reward(stream, 0, np.arange(1, 5)).sum()) for stream in range(2)]
+
+
+def test_it_stops_when_it_is_told_to():
+    policy, vector = counting(2)
+    answers = iter([False] * 12 + [True])
+    returns, _ = evaluate(policy, vector, 1_000, seed=0, stopping=lambda: next(answers))
+    assert 2 <= len(returns) <= 24  # 12 steps of 2 environments, episodes of 1 to 7 steps
+    assert next(answers, None) is None
+
+
+def test_the_policy_takes_weights_in_the_order_of_the_board():
+    policy, other = counting(1)[0], counting(1)[0]
+    assert not torch.equal(policy.flat, other.flat)
+    other.load(policy.flat)
+    x = torch.randn(5, 4)
+    assert torch.equal(policy.network(x), other.network(x))
+
+
+def test_mean_and_standard_deviation_of_an_evaluation():
+    result = Evaluation(frames=10, returns=[1.0, 2.0, 6.0], lengths=[1, 2, 6], seconds=0.1, taken_at=5.0)
+    assert result.mean == 3.0 and result.std == pytest.approx(np.sqrt(14 / 3)) and not result.best
+
+
+# ------------------------------------------------------------------ the process
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Iterator[Callable[[Config], tuple[Any, Connection, torch.Tensor]]]:
+    """Starts the evaluator's process; gives it, the pipe to it, and the weights that it reads."""
+    use_fork_server()
+    context, started = mp.get_context("forkserver"), []
+
+    def start(config: Config) -> tuple[Any, Connection, torch.Tensor]:
+        spec = envs.describe(config.env)
+        weights = Policy(config, spec).flat.share_memory_()
+        pipe, theirs = context.Pipe()
+        process = context.Process(target=evaluator.run, args=(config, spec, tmp_path, weights, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        started.append((process, pipe))
+        return process, pipe, weights
+
+    yield start
+    for process, pipe in started:
+        pipe.close()
+        process.join(30)
+        process.kill()
+
+
+def answer(pipe: Connection) -> Any:
+    assert pipe.poll(60), "no answer"
+    return pipe.recv()
+
+
+def test_the_process_evaluates_what_is_asked_and_keeps_the_best_policy(remote, tmp_path):
+    own = EvaluatorConfig(episodes=5, num_envs=3, nice=7)
+    config = Config(seed=4, algorithm=AlgorithmConfig(hidden_sizes=[]), evaluator=own)
+    process, pipe, weights = remote(config)
+    spec = envs.describe(config.env)
+    # Flat weights of Q(s) = W s + b: the bias [2], then W [2, 4]; CartPole shows (x, v, angle, angular velocity).
+    always_left = torch.tensor([1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+    balancing = torch.tensor([0.0, 0, 0, 0, 0, 0, 0, 0.1, 1, 0.5])
+    means, best = [], []
+    for frames, flat in enumerate((always_left, balancing, always_left, balancing)):
+        weights.copy_(flat)
+        asked = time.monotonic()
+        pipe.send((frames, asked))
+        result = answer(pipe)
+        assert (result.frames, result.taken_at, len(result.returns)) == (frames, asked, 5)
+        assert result.returns == result.lengths and 0 < result.seconds < 60  # CartPole pays 1 a step
+        means.append(result.mean)
+        best.append(result.best)
+        kept = checkpoint.load(tmp_path / "best" / "policy.pt")
+        assert torch.equal(kept["weights"], always_left if frames == 0 else balancing)
+        assert kept["frames"] == min(frames, 1) and kept["eval_return_mean"] == max(means)
+    assert means[0] == means[2] < 15 < 100 < means[1] == means[3]  # the same seed, so the same episodes
+    assert best == [True, True, False, False]
+    here = Policy(config, spec)
+    here.load(balancing)
+    assert np.mean(evaluate(here, envs.make(config.env, 3), 5, 4_000_000 + SEED_OFFSET)[0]) == means[1]
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) == os.getpriority(os.PRIO_PROCESS, 0) + 7
+    pipe.close()
+    process.join(30)
+    assert process.exitcode == 0
+
+
+def test_an_error_comes_back_as_its_traceback_and_cause(remote):
+    env = EnvConfig(id="Counting", backend="counting", kwargs={"raise_at_step": 3, "min_length": 9})
+    _, pipe, _ = remote(Config(env=env, evaluator=EvaluatorConfig(episodes=2, num_envs=2)))
+    pipe.send((0, 0.0))
+    traceback, cause = split_error(answer(pipe))
+    assert "in evaluate" in traceback and "asked for by raise_at_step" in cause

@@ -1,0 +1,392 @@
+"""The replay's arithmetic against slow references: layout, n-step returns, frame stacks, what is drawn and how often.
+
+Streams are written here by `write`, row by row as `processes/collector.py` does, and remembered without a ring.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from envs import EnvSpec, Leaf
+from trainer.algorithms import ALGORITHMS
+from trainer.config import AlgorithmConfig, LearnerConfig
+from trainer.replay import (
+    StreamLayout,
+    StreamReplay,
+    StreamSampler,
+    layout,
+    open_storage,
+    row_bytes,
+    row_spec,
+    worker_rows,
+)
+
+GAMMA = 0.9
+VECTOR = EnvSpec("test", (Leaf("observation", (3,), "float32", "vector"),), num_actions=4)
+EVERYTHING = EnvSpec(
+    "test",
+    (
+        Leaf("observation.camera", (4, 3), "uint8", "image", "hw", stack=4),
+        Leaf("observation.speed", (2,), "float32", "vector", stack=2),
+        Leaf("observation.cell", (1,), "int64", "discrete", nvec=(9,)),
+        Leaf("observation.bits", (3,), "bool", "binary"),
+    ),
+    num_actions=4,
+    has_mask=True,
+)
+ATARI = EnvSpec("test", (Leaf("observation", (84, 84), "uint8", "image", "hw", stack=4),), num_actions=18)
+
+
+@dataclass
+class Streams:
+    """A replay, and every row that was ever written into it: ``history[stream][time]``."""
+
+    spec: EnvSpec
+    streams: StreamLayout
+    cursor: np.ndarray
+    storage: Any
+    history: list[list[dict[str, Any]]] = field(default_factory=list)
+
+    def replay(self, n_step: int = 1, batch_size: int = 16, seed: int = 0) -> StreamReplay:
+        sampler = StreamSampler(self.cursor, self.streams, n_step, self.spec.stack - 1, seed)
+        return StreamReplay(self.spec, self.storage, sampler, GAMMA, n_step, batch_size)
+
+    def write(self, worker: int, steps: int, rng: np.random.Generator, end: float = 0.15) -> None:
+        """Vector steps of one worker, with random numbers in every column; an episode ends with probability ``end``."""
+        rows, own = worker_rows(self.storage, self.streams, worker), self.streams.streams_of(worker)
+        for _ in range(steps):
+            for env, history in enumerate(self.history[own]):
+                before = history[-1] if history else None
+                final = before is not None and bool(before["terminated"] or before["truncated"])
+                first = before is None or before["final"]
+                row = {name: random_value(*column, rng) for name, column in row_spec(self.spec).items()}
+                ends = not final and rng.random() < end
+                row["terminated"] = ends and rng.random() < 0.5
+                row["truncated"] = ends and not row["terminated"]
+                row["final"] = final
+                if "age" in row:
+                    row["age"] = 0 if first else before["age"] + 1
+                if "action_mask" in row:
+                    row["action_mask"][row["action"]] = True  # an illegal one would have a value of minus infinity
+                for name, value in row.items():
+                    rows[name][len(history) % self.streams.ring, env] = value
+                history.append(row)
+            self.cursor[own] += 1
+
+    def startable(self, n_step: int) -> set[tuple[int, int]]:
+        """Every pair (stream, time) that may be drawn."""
+        pairs = set()
+        for stream, history in enumerate(self.history):
+            end, behind = len(history), self.spec.stack - 1
+            oldest = end - self.streams.ring + 1 + behind if end >= self.streams.ring else 0
+            pairs |= {(stream, time) for time in range(oldest, end - n_step) if not history[time]["final"]}
+        return pairs
+
+
+def random_value(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> Any:
+    values = {
+        "bool": lambda: rng.random(shape) < 0.5,
+        "float32": lambda: rng.standard_normal(shape, np.float32),
+        "uint8": lambda: rng.integers(0, 256, shape, dtype=np.uint8),
+        "int32": lambda: rng.integers(0, 9, shape, dtype=np.int32),
+        "int64": lambda: rng.integers(0, 4, shape),
+    }
+    return values[dtype]()
+
+
+def make_streams(folder: Path, spec: EnvSpec = VECTOR, workers: int = 2, envs: int = 3, ring: int = 40) -> Streams:
+    streams = StreamLayout(workers, envs, ring)
+    return Streams(
+        spec,
+        streams,
+        np.zeros(streams.num_streams, np.int64),
+        open_storage(spec, streams, folder),
+        [[] for _ in range(streams.num_streams)],
+    )
+
+
+def expected_transition(history: list[dict[str, Any]], time: int, n_step: int, spec: EnvSpec) -> dict[Any, Any]:
+    """What a transition out of the remembered rows is, step by step."""
+    total, steps = 0.0, 0
+    while steps < n_step:
+        row = history[time + steps]
+        total += GAMMA**steps * float(row["reward"])
+        steps += 1
+        if row["terminated"] or row["truncated"]:
+            break
+    last, following = history[time + steps - 1], history[time + steps]
+    expected = {
+        "action": history[time]["action"],
+        ("next", "reward"): total,
+        ("next", "terminated"): last["terminated"],
+        ("next", "truncated"): last["truncated"],
+        ("next", "done"): last["terminated"] or last["truncated"],
+        "steps_to_next_obs": steps,
+    }
+    for leaf in spec.leaves:
+        expected[leaf.name] = stacked(history, time, leaf)
+        expected["next", leaf.name] = stacked(history, time + steps, leaf)
+    if spec.has_mask:
+        expected["action_mask"] = history[time]["action_mask"]
+        expected["next", "action_mask"] = following["action_mask"]
+    return expected
+
+
+def stacked(history: list[dict[str, Any]], time: int, leaf: Leaf) -> np.ndarray:
+    """The leaf as the policy saw it: frames go through a deque that an episode's first frame fills."""
+    if leaf.stack == 1:
+        return history[time][leaf.name]
+    start = time
+    while start > 0 and not history[start - 1]["final"]:
+        start -= 1
+    frames: deque[np.ndarray] = deque([history[start][leaf.name]] * leaf.stack, maxlen=leaf.stack)
+    for row in history[start + 1 : time + 1]:
+        frames.append(row[leaf.name])
+    return np.stack(frames)
+
+
+def assert_right(batch: dict[Any, torch.Tensor], made: Streams, n_step: int) -> int:
+    """Compare every row of a batch [B, ...] with its reference; returns how many."""
+    columns = {key: tensor.numpy() for key, tensor in batch.items()}
+    startable = made.startable(n_step)
+    for i, (stream, time) in enumerate(zip(columns["stream"].tolist(), columns["time"].tolist(), strict=True)):
+        assert (stream, time) in startable
+        for key, value in expected_transition(made.history[stream], time, n_step, made.spec).items():
+            if key == ("next", "reward"):
+                assert columns[key][i, 0] == pytest.approx(value, rel=1e-6, abs=1e-6), (stream, time)
+            elif key != "steps_to_next_obs" or n_step > 1:
+                assert np.array_equal(columns[key][i].reshape(np.shape(value)), value), (key, stream, time)
+    assert np.array_equal(columns["index"], made.streams.index(columns["stream"], columns["time"]))
+    return len(columns["stream"])
+
+
+# ------------------------------------------------------------------ layout
+
+
+@pytest.mark.parametrize(("workers", "envs", "ring"), [(1, 1, 5), (3, 4, 7), (2, 16, 33), (7, 1, 10)])
+def test_layout_is_a_bijection(workers, envs, ring):
+    streams = StreamLayout(workers, envs, ring)
+    stream, time = np.meshgrid(np.arange(streams.num_streams), np.arange(100 * ring, 101 * ring), indexing="ij")
+    index = streams.index(stream, time)
+    assert sorted(index.ravel().tolist()) == list(range(streams.rows))
+    assert np.array_equal(streams.index(stream, time + ring), index)
+
+
+def test_a_worker_writes_where_the_layout_reads(tmp_path):
+    made = make_streams(tmp_path, workers=3, envs=4, ring=5)
+    for worker in range(3):
+        rows = worker_rows(made.storage, made.streams, worker)
+        assert rows["reward"].shape == (5, 4) and rows["observation"].shape == (5, 4, 3)
+        stream = np.arange(12)[made.streams.streams_of(worker)]
+        rows["reward"][:] = 100 * stream + np.arange(5)[:, None]
+        assert rows["reward"][2].flags.c_contiguous  # one vector step is one block
+    stream, time = np.meshgrid(np.arange(12), np.arange(5), indexing="ij")
+    stored = made.storage._storage["reward"].numpy()
+    assert np.array_equal(stored[made.streams.index(stream, time)], 100.0 * stream + time)
+
+
+def test_layout_takes_what_fits_into_the_capacity():
+    streams = layout(1_000, num_workers=3, envs_per_worker=16)
+    assert (streams.num_streams, streams.ring, streams.rows) == (48, 20, 960)
+
+
+def test_a_million_atari_transitions_take_at_most_8_gb(tmp_path):
+    # A frame once, int64 action, float32 reward, three flags, int32 age.
+    assert row_bytes(ATARI) == 84 * 84 + 8 + 4 + 3 + 4 == 7_075
+    assert row_bytes(ATARI) * 1_000_000 <= 8e9
+    streams = layout(1_000, 1, 4)
+    open_storage(ATARI, streams, tmp_path)
+    files = sum(path.stat().st_size for path in tmp_path.rglob("*.memmap"))
+    assert files == row_bytes(ATARI) * streams.rows
+
+
+# ------------------------------------------------------------------ transitions
+
+
+@pytest.mark.parametrize("steps", [30, 40, 41, 97])  # a ring of 40 rows: before, just full, wrapped, wrapped twice
+@pytest.mark.parametrize("n_step", [1, 3, 5])
+def test_n_step_transitions_agree_with_a_slow_reference(tmp_path, n_step, steps):
+    made, rng = make_streams(tmp_path), np.random.default_rng(100 * n_step + steps)
+    made.write(0, steps, rng)
+    made.write(1, steps - 7, rng)
+    replay = made.replay(n_step)
+    rows = sum(assert_right(flat(replay.batches(count)), made, n_step) for count in (16, 1, 9))
+    assert rows == 26 * 16
+
+
+@pytest.mark.parametrize("steps", [20, 40, 95])
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_frame_stacks_masks_and_every_kind_of_leaf_agree_with_a_slow_reference(tmp_path, n_step, steps):
+    made, rng = make_streams(tmp_path, EVERYTHING), np.random.default_rng(steps)
+    made.write(0, steps, rng)
+    made.write(1, steps, rng, end=0.6)  # episodes shorter than the stack
+    batch = made.replay(n_step).batches(40)
+    assert_right(flat(batch), made, n_step)
+    assert batch["next", "action_mask"].any(-1).all()
+
+
+def test_without_episode_ends_every_return_has_n_rewards(tmp_path):
+    made = make_streams(tmp_path)
+    made.write(0, 40, np.random.default_rng(0), end=0.0)
+    batch = made.replay(n_step=5).batches(8)
+    assert (batch["steps_to_next_obs"] == 5).all() and not batch["next", "done"].any()
+
+
+def test_terminated_and_truncated_are_kept_apart(tmp_path):
+    made = make_streams(tmp_path)
+    made.write(0, 200, np.random.default_rng(0), end=0.4)
+    batch = flat(made.replay().batches(50))
+    terminated, truncated = batch["next", "terminated"], batch["next", "truncated"]
+    assert terminated.sum() > 50 and truncated.sum() > 50
+    assert not (terminated & truncated).any()
+    assert torch.equal(batch["next", "done"], terminated | truncated)
+
+
+def flat(batch: dict[Any, torch.Tensor]) -> dict[Any, torch.Tensor]:
+    return {key: tensor.flatten(0, 1) for key, tensor in batch.items()}
+
+
+# ------------------------------------------------------------------ what is drawn
+
+
+@pytest.mark.parametrize(("spec", "n_step"), [(VECTOR, 1), (VECTOR, 4), (EVERYTHING, 3)])
+@pytest.mark.parametrize("steps", [(12, 0), (39, 20), (40, 38), (41, 70)])
+def test_every_whole_transition_is_drawn_equally_often_and_nothing_else(tmp_path, spec, n_step, steps):
+    made, rng = make_streams(tmp_path, spec, envs=2), np.random.default_rng(5)
+    for worker, count in enumerate(steps):
+        made.write(worker, count, rng)
+    replay, draws = made.replay(n_step, seed=11), 60_000
+    stream, time = replay._draw_starts(draws)
+    startable = sorted(made.startable(n_step))
+    number = {pair: i for i, pair in enumerate(startable)}
+    counts = np.bincount([number[pair] for pair in zip(stream.tolist(), time.tolist(), strict=True)])
+    assert len(counts) == len(startable) > 8 and counts.min() > 0
+    # Chi-square has mean k - 1 and variance 2 (k - 1) for k equally likely transitions.
+    expected, freedom = draws / len(startable), len(startable) - 1
+    chi_square = ((counts - expected) ** 2 / expected).sum()
+    assert abs(chi_square - freedom) < 4 * np.sqrt(2 * freedom)
+    assert replay._sampler.intact(stream, time).all()  # while nobody writes, whatever is drawn is whole
+
+
+@pytest.mark.parametrize(("spec", "n_step"), [(VECTOR, 1), (VECTOR, 3), (EVERYTHING, 3)])
+@pytest.mark.parametrize("steps", [40, 63])
+def test_nothing_of_a_row_under_the_writers_pen_is_seen(tmp_path, spec, n_step, steps):
+    made = make_streams(tmp_path, spec)
+    for worker in range(2):
+        made.write(worker, steps, np.random.default_rng(worker))
+        for column in worker_rows(made.storage, made.streams, worker).values():
+            column[steps % 40] = 1 if column.dtype == bool else 77  # the row that comes next, half written
+    assert_right(flat(made.replay(n_step).batches(100)), made, n_step)
+
+
+def test_rows_overwritten_since_they_were_drawn_are_told(tmp_path):
+    made, rng = make_streams(tmp_path), np.random.default_rng(0)
+    made.write(0, 50, rng)
+    replay = made.replay()
+    stream, time = replay._draw_starts(500)
+    assert replay._sampler.intact(stream, time).all()
+    made.write(0, 10, rng)
+    assert np.array_equal(replay._sampler.intact(stream, time), time > 60 - 40)
+
+
+def test_rows_overwritten_while_they_are_read_are_drawn_again(tmp_path, monkeypatch):
+    made, rng = make_streams(tmp_path), np.random.default_rng(0)
+    made.write(0, 50, rng)
+    replay, laps = made.replay(n_step=3), [12, 5]
+    read = replay._read
+
+    def slow_read(stream, time):
+        batch = read(stream, time)
+        if laps:  # the writers go on while the first two reads take place
+            made.write(0, laps.pop(), rng)
+        return batch
+
+    monkeypatch.setattr(replay, "_read", slow_read)
+    assert_right(flat(replay.batches(10)), made, 3)
+    assert replay.redrawn > 30 and not laps
+
+
+def test_an_empty_replay_says_so(tmp_path):
+    made = make_streams(tmp_path)
+    with pytest.raises(RuntimeError, match="holds no whole transition yet"):
+        made.replay().batches(1)
+    made.write(0, 3, np.random.default_rng(0), end=0.0)
+    with pytest.raises(RuntimeError, match="holds no whole transition yet"):
+        made.replay(n_step=3).batches(1)
+    assert set(flat(made.replay(n_step=2).batches(1))["time"].tolist()) == {0}
+
+
+def test_draws_go_on_from_a_state_dict(tmp_path):
+    made = make_streams(tmp_path)
+    made.write(0, 40, np.random.default_rng(0))
+    one, two = made.replay(seed=1), made.replay(seed=2)
+    one.batches(3)
+    two._sampler.load_state_dict(one._sampler.state_dict())
+    assert torch.equal(one.batches(3)["index"], two.batches(3)["index"])
+
+
+# ------------------------------------------------------------------ TorchRL's interface, memory
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_a_sample_is_what_torchrls_loss_takes(tmp_path, n_step):
+    made = make_streams(tmp_path, EVERYTHING)
+    for worker in range(2):
+        made.write(worker, 60, np.random.default_rng(worker))
+    replay = made.replay(n_step, batch_size=32)
+    sample, info = replay.sample(return_info=True)
+    assert sample.batch_size == (32,) and info == {}
+    assert replay.sample(5).batch_size == (5,)
+    assert replay.sample().keys() == sample.keys()
+    keys = {"action", "observation.camera", "action_mask", ("next", "reward"), ("next", "terminated"), ("next", "done")}
+    assert keys <= set(sample.keys(True))
+    assert ("steps_to_next_obs" in sample.keys()) == (n_step > 1)
+    loss = ALGORITHMS["dqn"](AlgorithmConfig(n_step=n_step), LearnerConfig(), EVERYTHING).loss(sample)["loss"]
+    assert loss.shape == () and torch.isfinite(loss)
+
+
+def test_what_sample_gave_is_kept(tmp_path):
+    made, rng = make_streams(tmp_path, EVERYTHING), np.random.default_rng(0)
+    made.write(0, 60, rng)
+    replay = made.replay(n_step=3, batch_size=16)
+    replay.batches(1)
+    sample = replay.sample()
+    kept = sample.clone()
+    replay.sample()
+    replay.batches(1)
+    replay.batches(3)
+    made.write(0, 40, rng)
+    replay.batches(1)
+    assert (sample == kept).all()
+
+
+def test_batches_have_the_shapes_and_dtypes_that_are_documented(tmp_path):
+    made = make_streams(tmp_path, EVERYTHING)
+    made.write(0, 60, np.random.default_rng(0))
+    batch = made.replay(n_step=3, batch_size=16).batches(5)
+    found = {key: (tuple(tensor.shape[2:]), str(tensor.dtype).removeprefix("torch.")) for key, tensor in batch.items()}
+    assert {tuple(tensor.shape[:2]) for tensor in batch.values()} == {(5, 16)}
+    leaves = {leaf.name: (leaf.seen_shape, leaf.dtype) for leaf in EVERYTHING.leaves} | {"action_mask": ((4,), "bool")}
+    flag, number = ((1,), "bool"), ((), "int64")
+    assert found == {
+        **leaves,
+        **{("next", name): column for name, column in leaves.items()},
+        "action": number, "index": number, "stream": number, "time": number, "steps_to_next_obs": ((1,), "int64"),
+        ("next", "reward"): ((1,), "float32"), ("next", "terminated"): flag, ("next", "truncated"): flag,
+        ("next", "done"): flag,
+    }  # fmt: skip
+
+
+def test_chunks_of_any_size_share_one_memory(tmp_path):
+    made = make_streams(tmp_path, EVERYTHING)
+    made.write(0, 60, np.random.default_rng(0))
+    replay = made.replay()
+    places = {replay.batches(count)["next", "observation.camera"].data_ptr() for count in (8, 1, 3, 8, 5)}
+    assert len(places) == 1

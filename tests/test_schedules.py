@@ -1,0 +1,93 @@
+"""The schedules `sync` and `sequential`: the same seed gives the same weights, bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainer import checkpoint
+from trainer.config import Config
+from trainer.system import train
+
+ENVIRONMENTS: dict[str, dict[str, Any]] = {
+    "cartpole": {"id": "CartPole-v1", "backend": "gymnasium"},
+    "counting": {"kwargs": {"num_actions": 5, "with_mask": True, "max_length": 12}},
+}
+ROUNDS: dict[str, dict[str, Any]] = {
+    "frames": {"frames_per_round": 128},
+    "episodes": {"episodes_per_round": 6},
+    "updates": {"frames_per_round": 64, "updates_per_round": 9, "frames_per_update": None},
+}
+
+
+def trained(config: Config) -> dict[str, Any]:
+    """What a run's checkpoint holds."""
+    summary = train(config, ["test"])
+    assert summary["status"] == "finished"
+    (path,) = checkpoint.numbered(Path(config.run_dir or "") / "checkpoints")
+    state = checkpoint.load(path)
+    assert state["frames"] == summary["frames"] >= config.budget_frames
+    # The window of the last returns is telemetry: it is filled worker after worker, whenever a row is written.
+    state["episodes"] = state["episodes"]["episodes"]
+    return state
+
+
+def differences(one: Any, other: Any, where: str = "") -> list[str]:
+    """Paths of the entries of two nested states that are not bit-identical."""
+    if isinstance(one, dict):
+        if one.keys() != other.keys():
+            return [where]
+        return [path for key in one for path in differences(one[key], other[key], f"{where}/{key}")]
+    if isinstance(one, list | tuple):
+        if len(one) != len(other):
+            return [where]
+        return [path for i in range(len(one)) for path in differences(one[i], other[i], f"{where}/{i}")]
+    if isinstance(one, torch.Tensor):
+        return [] if one.dtype == other.dtype and torch.equal(one, other) else [where]
+    return [] if one == other or one != one else [where]
+
+
+@pytest.mark.parametrize("rounds", ["frames", "episodes"])
+@pytest.mark.parametrize("environment", ["cartpole", "counting"])
+def test_sync_and_sequential_give_bit_identical_weights(
+    environment: str, rounds: str, small_config: Callable[..., Config]
+) -> None:
+    def config(schedule: str) -> Config:
+        return small_config(
+            schedule, env=ENVIRONMENTS[environment], schedule={"name": schedule, **ROUNDS[rounds]},
+            algorithm={"n_step": 3, "hidden_sizes": [16]},
+        )  # fmt: skip
+
+    sync, sequential = trained(config("sync")), trained(config("sequential"))
+    assert sync["learner"]["updates"] == (sync["frames"] - 200) // 4 >= 200
+    weights = [key for key in sync["learner"]["loss"] if key.endswith("weight")]
+    assert len(weights) == 4  # two layers and their targets
+    assert differences(sync, sequential) == []
+
+
+def test_sync_repeats_itself_and_another_seed_differs(small_config: Callable[..., Config]) -> None:
+    def config(name: str, seed: int) -> Config:
+        schedule = {"name": "sync", **ROUNDS["updates"]}
+        return small_config(name, seed=seed, env=ENVIRONMENTS["cartpole"], schedule=schedule)
+
+    first, second, other = trained(config("a", 1)), trained(config("b", 1)), trained(config("c", 2))
+    # 64 frames a round, 9 updates after each of those that end at 256 .. 1024 frames; final rows are no frames.
+    assert first["frames"] <= 1_000 + 64
+    assert first["learner"]["updates"] % 9 == 0
+    assert differences(first, second) == []
+    assert {path for path in differences(first, other) if path.endswith("weight")} == {
+        f"/learner/loss/{key}" for key in first["learner"]["loss"] if key.endswith("weight")
+    }
+
+
+def test_weights_depend_on_what_is_learned(small_config: Callable[..., Config]) -> None:
+    """The comparison above would find a single update more: equality is not for want of training."""
+    base = {"name": "sequential", "frames_per_round": 128}
+    one = trained(small_config("one", env=ENVIRONMENTS["cartpole"], schedule=base))
+    more = trained(small_config("more", env=ENVIRONMENTS["cartpole"], schedule={**base, "frames_per_update": 3.9}))
+    assert more["learner"]["updates"] > one["learner"]["updates"]
+    assert any(path.endswith("weight") for path in differences(one["learner"], more["learner"]))

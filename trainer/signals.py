@@ -1,0 +1,97 @@
+"""Signals: how a run is asked to end, and how its processes end with the main one."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class Stopped(BaseException):
+    """A signal asked the run to end. Not an Exception: nobody may take it for a failure and go on."""
+
+
+class StopSignals:
+    """Within it, SIGINT, SIGTERM and SIGHUP ask the run to end; a second one ends the process at once.
+
+    Only the main thread may enter it. A signal that was ignored before (SIGHUP under nohup) stays ignored.
+
+    Args:
+        leftovers: folder that is removed when the process ends at once.
+
+    Attributes:
+        number: of the first signal; 0 before it.
+    """
+
+    def __init__(self, leftovers: Path) -> None:
+        self.number = 0
+        self._leftovers = leftovers
+        self._after_s: float | None = None
+        self._before: dict[int, Any] = {}
+
+    @property
+    def name(self) -> str:
+        """Of the first signal, as SIGINT."""
+        return signal.Signals(self.number).name
+
+    def __enter__(self) -> StopSignals:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._handle)
+        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._ring)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def raising(self, after_s: float) -> Iterator[None]:
+        """Within it, a signal is raised as :class:`Stopped`, in whatever runs: at once, or after ``after_s`` seconds.
+
+        The latter is for code that looks at ``number`` by itself, unless something holds it up.
+        """
+        self._after_s = after_s
+        try:
+            if self.number:
+                raise Stopped
+            yield
+        finally:
+            self._after_s = None
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _handle(self, number: int, _: object) -> None:
+        if self.number:
+            shutil.rmtree(self._leftovers, ignore_errors=True)
+            os._exit(128 + number)  # the children follow: `die_with_parent`
+        self.number = number
+        if self._after_s:
+            signal.setitimer(signal.ITIMER_REAL, self._after_s)
+        elif self._after_s is not None:
+            raise Stopped
+
+    def _ring(self, *_: object) -> None:
+        if self._after_s is not None:
+            raise Stopped
+
+
+def obey_parent() -> None:
+    """For a child process: leave Ctrl-C to the main process, and die with the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent()
+    main = multiprocessing.parent_process()
+    if main is not None and not main.is_alive():  # it ended before it was watched
+        os._exit(1)
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process as soon as the process that forked it has ended, whatever it is doing then."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
