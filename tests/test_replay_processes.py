@@ -94,6 +94,12 @@ def test_no_sampled_row_is_torn_mixed_or_wrong_and_a_killed_writer_stops_nobody(
     assert (board.cursor - before > 5 * RING).all()  # every stream was overwritten several times meanwhile
     assert replay.redrawn > 0  # and rows were overwritten between draw and read
 
+    for _ in range(5):  # new weights come by themselves, with no message to a running worker
+        system.publish()
+    while (board.version != system.weights_board.version).any():
+        system.check()
+    assert board.version.tolist() == [6, 6]
+
     victim, pid = 1, int(board.pid[1])
     own = slice(victim * envs_per_worker, (victim + 1) * envs_per_worker)
     os.kill(pid, signal.SIGKILL)

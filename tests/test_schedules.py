@@ -11,7 +11,7 @@ import torch
 
 from trainer import checkpoint
 from trainer.config import Config
-from trainer.system import train
+from trainer.system import RunFailed, train
 
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "cartpole": {"id": "CartPole-v1", "backend": "gymnasium"},
@@ -75,7 +75,7 @@ def test_sync_repeats_itself_and_another_seed_differs(small_config: Callable[...
         return small_config(name, seed=seed, env=ENVIRONMENTS["cartpole"], schedule=schedule)
 
     first, second, other = trained(config("a", 1)), trained(config("b", 1)), trained(config("c", 2))
-    # 64 frames a round, 9 updates after each of those that end at 256 .. 1024 frames; final rows are no frames.
+    # Rounds of 64 rows, fewer frames where episodes end; 9 updates after each once 200 frames are there.
     assert first["frames"] <= 1_000 + 64
     assert first["learner"]["updates"] % 9 == 0
     assert differences(first, second) == []
@@ -91,3 +91,10 @@ def test_weights_depend_on_what_is_learned(small_config: Callable[..., Config]) 
     more = trained(small_config("more", env=ENVIRONMENTS["cartpole"], schedule={**base, "frames_per_update": 3.9}))
     assert more["learner"]["updates"] > one["learner"]["updates"]
     assert any(path.endswith("weight") for path in differences(one["learner"], more["learner"]))
+
+
+def test_failing_worker_of_a_synchronous_run_is_named(small_config: Callable[..., Config]) -> None:
+    config = small_config(schedule={"name": "sync"}, env={"kwargs": {"raise_at_step": 60, "fault_stream": 4}})
+    told = r"collector worker 1 \(pid \d+, 4 x Counting, seeds from 4\) died after \d+ frames: .* in step 60 of all"
+    with pytest.raises(RunFailed, match=told):
+        train(config, ["test"])

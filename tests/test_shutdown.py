@@ -29,6 +29,7 @@ ROOT = Path(__file__).parent.parent
 START_S = 120.0  # until a run is where it is to be struck, on a machine that is busy
 END_S = 10.0  # that an end may take, on a machine that is not; the load stretches it
 MARK = "TEST_SHUTDOWN_MARK"
+SLOW = pytest.mark.slow  # a run takes some 10 s of a core, most of it for imports: those that resemble others wait
 _numbers = itertools.count()
 
 SMALL = [
@@ -337,7 +338,17 @@ def check_checkpoint(outcome: Outcome) -> None:
 # --- signals ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("outcome", ["ctrl_c", "sigterm", "sigterm_to_all", "hang", "hang_sequential"], indirect=True)
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        "ctrl_c",
+        "sigterm",
+        "hang",
+        pytest.param("sigterm_to_all", marks=SLOW),
+        pytest.param("hang_sequential", marks=SLOW),
+    ],
+    indirect=True,
+)
 def test_signal_stops_the_run(outcome: Outcome, request: pytest.FixtureRequest) -> None:
     name = "SIGTERM" if "sigterm" in request.node.callspec.params["outcome"] else "SIGINT"
     check_end(outcome)
@@ -357,6 +368,7 @@ def test_ctrl_c_while_the_run_starts(outcome: Outcome) -> None:
     assert (outcome.summary["frames"], outcome.checkpoints) == (0, [])  # nothing was learned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outcome", ["ctrl_c_in_final_evaluation"], indirect=True)
 def test_ctrl_c_in_the_final_evaluation(outcome: Outcome) -> None:
     check_end(outcome)
@@ -411,11 +423,12 @@ def check_end_at_once(outcome: Outcome) -> None:
             r"sub-environment 0 \(seed 4\) failed in step 200 of all: RuntimeError: asked for by raise_at_step",
             "RuntimeError: raise_at_step",
         ),
-        (
+        pytest.param(
             "nan_reward",
             r"collector worker 0 \(pid \d+, 4 x Counting, seeds from 0\) died after \d+ frames: Counting: "
             r"sub-environment 0 \(seed 0\) failed in step 200 of all: its reward is nan, which is no finite number",
             "its reward is nan, which is no finite number",
+            marks=SLOW,
         ),
         ("nan_observation", r"the loss or its gradient became NaN or infinite [^\n]*", ""),
     ],
@@ -438,10 +451,10 @@ def test_failure_ends_the_run_with_one_sentence(outcome: Outcome, sentence: str,
     [
         (
             "raise_in_constructor",
-            r"Faulty-v0: its constructor failed, given env\.kwargs={'fault': 'raise'}: ValueError: the licence server does "
-            "not answer see its log",
+            r"Faulty-v0: its constructor failed, given env\.kwargs={'fault': 'raise'}: ValueError: the licence server "
+            "does not answer see its log",
         ),
-        ("kill_in_constructor", "it was ended by signal SIGKILL"),
+        pytest.param("kill_in_constructor", "it was ended by signal SIGKILL", marks=SLOW),
     ],
     indirect=["outcome"],
 )

@@ -13,6 +13,7 @@ import traceback
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.weight_update.weight_sync_schemes import WeightSyncScheme
@@ -50,6 +51,22 @@ class ControlBoard:
         pid: int64 [W], the worker's process id; its worker.
         error: uint8 [W, ERROR_BYTES], UTF-8 text of a worker's traceback, zero-padded; its worker.
     """
+
+    command: NDArray[np.int64]
+    frame_limit: NDArray[np.int64]
+    round: NDArray[np.int64]
+    schedule_frames: NDArray[np.int64]
+    frames: NDArray[np.int64]
+    rounds_done: NDArray[np.int64]
+    cursor: NDArray[np.int64]
+    version: NDArray[np.int64]
+    heartbeat: NDArray[np.float64]
+    waited_s: NDArray[np.float64]
+    epsilon: NDArray[np.float64]
+    episodes: NDArray[np.float64]
+    episodes_done: NDArray[np.int64]
+    pid: NDArray[np.int64]
+    error: NDArray[np.uint8]
 
     def __init__(self, num_workers: int, num_streams: int) -> None:
         w, s = num_workers, num_streams

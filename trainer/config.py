@@ -90,7 +90,7 @@ class LearnerConfig:
     adam_eps: float = 1e-8
     max_grad_norm: float | None = 10.0
     warmup_frames: int = 1_000  # no update before so many frames are stored
-    execution: str = one_of("auto", "eager", "trace", "compile", "cudagraph")
+    execution: str = one_of("auto", "eager", "trace", "compile")
     precision: str = one_of("float32", "bfloat16")  # bfloat16: autocast of the networks
     channels_last: bool = True  # memory format of convolutions
     prefetch_batches: int = 8  # batches gathered at once

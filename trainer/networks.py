@@ -30,6 +30,7 @@ class _Flatten(nn.Module):
 class _OneHot(nn.Module):
     def __init__(self, nvec: tuple[int, ...]) -> None:
         super().__init__()
+        self.offsets: Tensor
         offsets = torch.tensor([0, *nvec[:-1]]).cumsum(0)
         self.register_buffer("offsets", offsets, persistent=False)
         self.width = sum(nvec)
@@ -51,7 +52,7 @@ class _Image(nn.Module):
         sizes = dict(zip(leaf.axes, leaf.shape, strict=True))
         channels = sizes.get("c", 1) * leaf.stack
         self.convolutions = CNNS[cnn if cnn != "auto" else _fitting_cnn(sizes["h"], sizes["w"])](channels)
-        self.convolutions.to(memory_format=self.format)
+        self.convolutions.to(memory_format=self.format)  # type: ignore[call-overload]  # missing in torch's stubs
 
     def forward(self, x: Tensor) -> Tensor:
         if self.axes == "hw" and self.stack == 1:

@@ -99,8 +99,9 @@ def _check_sizes(config: Config) -> None:
             "warm-up or a larger budget"
         )
     streams = _vector_step_frames(config)
-    # The oldest frame of the stack up to the n-th next frame, and one row that may be in the writer's hands.
-    rows = config.env.frame_stack + config.algorithm.n_step + 1
+    # The oldest frame of the stack up to the n-th next frame, one row that may be in the writer's hands, and one
+    # more start, as two rows in a row are never both final: a draw always finds one.
+    rows = config.env.frame_stack + config.algorithm.n_step + 2
     if capacity // streams < rows:
         raise ConfigError(
             f"replay.capacity_frames={capacity} gives each of {streams} streams {capacity // streams} frames, and "

@@ -130,7 +130,7 @@ def answer(pipe: Connection) -> Any:
 
 
 def test_the_process_evaluates_what_is_asked_and_keeps_the_best_policy(remote, tmp_path):
-    own = EvaluatorConfig(episodes=5, num_envs=3, nice=7)
+    own = EvaluatorConfig(episodes=3, num_envs=3, nice=7)
     config = Config(seed=4, algorithm=AlgorithmConfig(hidden_sizes=[]), evaluator=own)
     process, pipe, weights = remote(config)
     spec = envs.describe(config.env)
@@ -138,23 +138,23 @@ def test_the_process_evaluates_what_is_asked_and_keeps_the_best_policy(remote, t
     always_left = torch.tensor([1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
     balancing = torch.tensor([0.0, 0, 0, 0, 0, 0, 0, 0.1, 1, 0.5])
     means, best = [], []
-    for frames, flat in enumerate((always_left, balancing, always_left, balancing)):
+    for frames, flat in enumerate((always_left, balancing, always_left)):
         weights.copy_(flat)
         asked = time.monotonic()
         pipe.send((frames, asked))
         result = answer(pipe)
-        assert (result.frames, result.taken_at, len(result.returns)) == (frames, asked, 5)
+        assert (result.frames, result.taken_at, len(result.returns)) == (frames, asked, 3)
         assert result.returns == result.lengths and 0 < result.seconds < 60  # CartPole pays 1 a step
         means.append(result.mean)
         best.append(result.best)
         kept = checkpoint.load(tmp_path / "best" / "policy.pt")
         assert torch.equal(kept["weights"], always_left if frames == 0 else balancing)
         assert kept["frames"] == min(frames, 1) and kept["eval_return_mean"] == max(means)
-    assert means[0] == means[2] < 15 < 100 < means[1] == means[3]  # the same seed, so the same episodes
-    assert best == [True, True, False, False]
+    assert means[0] == means[2] < 15 < 100 < means[1]  # the same seed, so the same episodes
+    assert best == [True, True, False]
     here = Policy(config, spec)
     here.load(balancing)
-    assert np.mean(evaluate(here, envs.make(config.env, 3), 5, 4_000_000 + SEED_OFFSET)[0]) == means[1]
+    assert np.mean(evaluate(here, envs.make(config.env, 3), 3, 4_000_000 + SEED_OFFSET)[0]) == means[1]
     assert os.getpriority(os.PRIO_PROCESS, process.pid) == os.getpriority(os.PRIO_PROCESS, 0) + 7
     pipe.close()
     process.join(30)

@@ -282,7 +282,7 @@ def test_not_finite_leaves_the_weights_before_it_and_says_so_in_one_sentence(exe
         assert "\n" not in str(caught.value) and ". " not in str(caught.value)
 
 
-@pytest.mark.parametrize("case", ["double", "masks, several leaves, n-step, soft", "image"])
+@pytest.mark.parametrize("case", ["masks, several leaves, n-step, soft", "image"])
 def test_a_checkpoint_continues_bit_for_bit(case, tmp_path):
     spec, algorithm, config = CASES[case]
     source = batches(spec, config.batch_size, algorithm.n_step)

@@ -29,6 +29,14 @@ def test_what_is_computed_twice_of_the_same_tensors_is_computed_once():
         assert all(torch.equal(a, b) for a, b in zip(run(x), two_looks(x), strict=True))
 
 
+def test_a_whole_number_is_not_taken_for_the_same_fraction():
+    def products(x: Tensor) -> tuple[Tensor, ...]:
+        return x * 1, x * 1.0
+
+    run, _ = recorded(products, torch.arange(3))
+    assert [tensor.dtype for tensor in run(torch.arange(3))] == [torch.int64, torch.float32]
+
+
 def test_random_numbers_are_drawn_as_often_as_written():
     def noise(x: Tensor) -> tuple[Tensor, ...]:
         return torch.rand_like(x), torch.rand_like(x)

@@ -100,10 +100,9 @@ class Learner:
 
     def update(self, batch: Batch) -> None:
         """One optimiser step on one batch (tensors [B, ...] on the learner's device), and the target's update when due."""
-        if self._gradients is None:
-            self._prepare(batch)
+        calculate = self._gradients or self._prepare(batch)
         with torch.no_grad():
-            gradients = self._gradients(*self.inputs, *batch.values())
+            gradients = calculate(*self.inputs, *batch.values())
             torch._foreach_add_(self._steps, 1)
             # found_inf: once a loss is not finite no later update is applied either, the weights stay the last good ones.
             torch._fused_adam_(
@@ -160,13 +159,14 @@ class Learner:
         self._lr.fill_(state["learning_rate"])
         self.updates = state["updates"]
 
-    def _prepare(self, batch: Batch) -> None:
+    def _prepare(self, batch: Batch) -> Callable:
         """Build the gradient function for batches of this form."""
         function, self._names = make_gradients(self, batch)
         execution = "trace" if self.config.execution == "auto" else self.config.execution
         if execution != "eager":
             function = record(function, [*self.inputs, *batch.values()], execution)
         self._gradients = function
+        return function
 
 
 def make_gradients(learner: Learner, batch: Batch) -> tuple[Callable, list[str]]:
@@ -202,7 +202,7 @@ def make_gradients(learner: Learner, batch: Batch) -> tuple[Callable, list[str]]
             if config.max_grad_norm is not None:
                 grads = torch._foreach_mul(grads, torch.clamp(config.max_grad_norm / (norm + 1e-6), max=1.0))
             # The fused optimiser walks through memory: a gradient must lie as its parameter does.
-            grads = [
+            in_order = [
                 g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
                 for g, p in zip(grads, leaves, strict=True)
             ]
@@ -210,7 +210,7 @@ def make_gradients(learner: Learner, batch: Batch) -> tuple[Callable, list[str]]
             figures = {**learner.algorithm.diagnostics(sample, out), "grad_norm": norm}
             names[:] = figures
             sums[: len(figures)].add_(torch.stack([f.float().reshape(()) for f in figures.values()]))
-        return tuple(grads)
+        return tuple(in_order)
 
     # The names are known once it ran, on copies.
     gradients(*[t.clone() for t in (*learner.inputs, *batch.values())])
@@ -270,7 +270,9 @@ def _share_equal_calls(graph: Graph) -> None:
         random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
         if node.op != "call_function" or node in written or random:
             continue
-        same = first.setdefault((node.target, node.args, tuple(node.kwargs.items())), node)
+        same = first.setdefault(
+            (node.target, repr(node.args), repr(node.kwargs)), node
+        )  # as text 1, 1.0 and True differ
         if same is not node:
             node.replace_all_uses_with(same)
             graph.erase_node(node)
