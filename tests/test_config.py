@@ -211,7 +211,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"replay.capacity_frames": 999}, "replay.capacity_frames=999 is less than learner.warmup_frames=1000"),
     ({"replay.capacity_frames": 100}, "replay.capacity_frames=100 is less than learner.batch_size=128"),
     ({"budget_frames": 1000}, "learner.warmup_frames=1000 leaves nothing of budget_frames=1000"),
-    ({"algorithm.n_step": 3124}, "set replay.capacity_frames=50016 or more"),  # 16 streams x (3124 + 1 + 1)
+    ({"algorithm.n_step": 3123}, "set replay.capacity_frames=50016 or more"),  # 16 streams x (1 + 3123 + 2)
     (
         {"collector.num_workers": 33, "schedule.tolerance_frames": 512},
         "set schedule.tolerance_frames=528 or more",
@@ -255,7 +255,7 @@ def test_impossible_value_is_refused(values: dict[str, Any], sentence: str) -> N
         {"learner.batch_size": 1000},
         {"replay.capacity_frames": 1000},
         {"budget_frames": 1001},
-        {"algorithm.n_step": 3123},  # 16 streams x (3123 + 1 + 1) = 50,000
+        {"algorithm.n_step": 3122},  # 16 streams x (1 + 3122 + 2) = 50,000
         {"collector.num_workers": 32},
         {"schedule.frames_per_update": None},
         {"schedule.name": "sync", "schedule.frames_per_update": None, "schedule.updates_per_round": 1},

@@ -222,6 +222,11 @@ class StreamReplay(TensorDictReplayBuffer):
         whole = self._gather(count * self._batch_size)
         return {key: tensor.view(count, self._batch_size, *tensor.shape[1:]) for key, tensor in whole.items()}
 
+    def example(self) -> Batch:
+        """A batch [B, ...] of the form that :meth:`batches` gives, out of rows that need not be written yet."""
+        start = np.zeros(self._batch_size, np.int64)
+        return self._read(start, start)
+
     def sample(self, batch_size: int | None = None, return_info: bool = False):
         """TorchRL's interface: one batch as a TensorDict [B] with keys as in :meth:`batches`."""
         size = batch_size or self._batch_size

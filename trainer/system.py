@@ -150,6 +150,7 @@ class System:
         else:
             use_fork_server()
             self.evaluator = RemoteEvaluator(config, self.spec, self.run_dir, self.learner)
+            self.learner.prepare(self.replay.example())  # while the fork server imports
             self._start_collector(plans)
         torch.set_num_threads(config.learner.num_threads)  # TorchRL changed it (torchrl.md, trap 18)
 

@@ -117,6 +117,14 @@ class Learner:
                 torch._foreach_copy_(self._delayed, self._trained)
         self._summed += 1
 
+    def prepare(self, example: Batch) -> None:
+        """Record the update for batches like ``example``, which else the first update does; changes no weight."""
+        batch = {key: tensor.to(self.device) for key, tensor in example.items()}
+        calculate = self._prepare(batch)
+        with torch.no_grad():
+            for _ in range(2):  # TorchScript optimises in its second call
+                calculate(*[tensor.clone() for tensor in (*self.inputs, *batch.values())])
+
     def metrics(self) -> dict[str, float]:
         """Means over the updates since the last call; waits for the device.
 
