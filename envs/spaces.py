@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from envs.spec import EnvError, Leaf
 
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
+UNBOUNDED = 1e6  # a bound beyond it says "any number" in a float type's words
 MIN_FRAME_SIDE = 32  # a two-dimensional uint8 Box is taken for a grey frame from this side on, and for numbers below
 
 
@@ -218,7 +219,8 @@ def _field(path: tuple[str | int, ...], space: spaces.Space[Any], frame_stack: i
         dtype = _box_dtype(space)
         shape = _sizes(space.shape) or (1,)
         axes = _image_axes(shape, dtype)
-        leaf = Leaf(name, shape, dtype, "image" if axes else "vector", axes, stack=frame_stack)
+        low, high = _finite_bounds(space) if dtype == "float32" and not axes else ((), ())
+        leaf = Leaf(name, shape, dtype, "image" if axes else "vector", axes, stack=frame_stack, low=low, high=high)
         return Field(leaf, path, scalar=not space.shape)
     raise EnvError(
         f"{env_id}: {name} has the space {_short(space)}, which is not supported (supported: {SUPPORTED}); drop or "
@@ -233,6 +235,13 @@ def _box_dtype(space: spaces.Box) -> str:
     if space.dtype == np.uint8:
         return "bool" if space.high.max() <= 1 else "uint8"
     return "float32"
+
+
+def _finite_bounds(space: spaces.Box) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    low, high = space.low.ravel().astype(float), space.high.ravel().astype(float)
+    with np.errstate(over="ignore"):
+        bounded = np.isfinite(high - low).all() and (high > low).all() and (np.abs([low, high]) < UNBOUNDED).all()
+    return (tuple(low.tolist()), tuple(high.tolist())) if bounded else ((), ())
 
 
 def _image_axes(shape: tuple[int, ...], dtype: str) -> str:

@@ -22,6 +22,7 @@ class Leaf:
         axes: of an image: ``hw``, ``hwc`` or ``chw``; empty otherwise.
         nvec: number of categories of each element of a ``discrete`` leaf, in C order; empty otherwise.
         stack: number of frames that the policy sees at once, along a new first axis when above 1.
+        low, high: bounds of each number of a ``vector`` leaf of floats, in C order; empty unless all are finite.
     """
 
     name: str
@@ -31,6 +32,8 @@ class Leaf:
     axes: str = ""
     nvec: tuple[int, ...] = ()
     stack: int = 1
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
 
     @property
     def seen_shape(self) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from envs import EnvSpec, Leaf
-from trainer.acting import Explorer, FrameStacks, apex_ladder, greedy, linear_epsilon, traced
+from trainer.acting import Explorer, FrameStacks, apex_ladder, greedy_policy, linear_epsilon
 from trainer.config import CollectorConfig
 from trainer.networks import QNetwork
 
@@ -49,25 +49,33 @@ def test_frame_stacks_agree_with_a_deque_for_each_environment():
         fresh = rng.random(n) < 0.2
 
 
-def test_greedy_takes_the_largest_legal_value():
+class Table(torch.nn.Module):
     values = torch.tensor([[1.0, 5.0, 3.0], [4.0, -1.0, -2.0], [-9.0, 0.0, 7.0]])
+
+    def forward(self, row):
+        return self.values[row]
+
+
+def test_greedy_takes_the_largest_legal_value():
     mask = np.array([[True, False, True], [False, True, True], [True, False, False]])
     rows = [np.arange(3)]
-    assert greedy(lambda i: values[i], rows, None).tolist() == [1, 0, 2]
-    assert greedy(lambda i: values[i], rows, mask).tolist() == [2, 1, 0]
+    assert greedy_policy(Table(), rows, None)(rows, None).tolist() == [1, 0, 2]
+    assert greedy_policy(Table(), rows, mask)(rows, mask).tolist() == [2, 1, 0]
 
 
-def test_a_traced_network_computes_the_same_and_follows_new_weights():
+def test_a_recorded_policy_acts_as_the_network_and_follows_new_weights():
     rng = np.random.default_rng(1)
-    seen = [rng.integers(0, 256, (6, 3, 4, 4), dtype=np.uint8), rng.random((6, 2), np.float32)]
+    seen = [rng.integers(0, 256, (64, 3, 4, 4), dtype=np.uint8), rng.random((64, 2), np.float32)]
     leaves = (Leaf("a", (4, 4), "uint8", "image", "hw", stack=3), Leaf("b", (2,), "float32", "vector"))
     network = QNetwork(EnvSpec("test", leaves, 4), [16, 16])
-    recorded = traced(network, seen)
+    policy, taken = greedy_policy(network, seen, None), []
     with torch.inference_mode():
         for _ in range(3):
-            assert torch.equal(recorded(*map(torch.from_numpy, seen)), network(*map(torch.from_numpy, seen)))
+            taken.append(policy(seen, None))
+            assert np.array_equal(taken[-1], network(*map(torch.from_numpy, seen)).argmax(-1).numpy())
             for parameter in network.parameters():
                 parameter.data.normal_()
+    assert not np.array_equal(taken[0], taken[1])
 
 
 @pytest.mark.parametrize("masked", [False, True])

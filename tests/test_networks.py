@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from envs import EnvSpec, Leaf
-from trainer.networks import ACTIVATIONS, QNetwork, flatten_numbers, one_hot, parameter_count
+from trainer.networks import ACTIVATIONS, Flatten, OneHot, QNetwork, parameter_count
 
 
 def spec(*leaves: Leaf, num_actions: int = 3) -> EnvSpec:
@@ -32,14 +32,14 @@ def frames(leaf: Leaf, count: int, seed: int = 0) -> torch.Tensor:
 def test_numbers_are_flattened_and_not_scaled(dtype, shape, stack):
     leaf = Leaf("observation", shape, dtype, "vector", stack=stack)
     x = torch.arange(2 * stack * int(np.prod(shape))).reshape(2, *leaf.seen_shape).to(getattr(torch, dtype))
-    features = flatten_numbers(leaf)(x)
+    features = Flatten(leaf, scaled=False)(x)
     assert features.dtype == torch.float32
     assert torch.equal(features, x.reshape(2, -1).float())
 
 
 def test_categories_become_one_hot_each_in_its_own_place():
     leaf = Leaf("observation", (3,), "int64", "discrete", nvec=(2, 4, 3))
-    features = one_hot(leaf)(torch.tensor([[0, 0, 0], [1, 3, 2], [1, 0, 1]]))
+    features = OneHot(leaf.nvec)(torch.tensor([[0, 0, 0], [1, 3, 2], [1, 0, 1]]))
     assert features.dtype == torch.float32
     assert features.tolist() == [
         [1, 0, 1, 0, 0, 0, 1, 0, 0],
@@ -52,7 +52,7 @@ def test_categories_of_two_axes_count_in_c_order():
     leaf = Leaf("observation", (2, 2), "int64", "discrete", nvec=(2, 3, 4, 5))
     x = torch.stack([torch.randint(n, (50,)) for n in leaf.nvec], 1).reshape(50, 2, 2)
     expected = torch.cat([nn.functional.one_hot(x.flatten(1)[:, i], n) for i, n in enumerate(leaf.nvec)], 1)
-    assert torch.equal(one_hot(leaf)(x), expected.float())
+    assert torch.equal(OneHot(leaf.nvec)(x), expected.float())
 
 
 @pytest.mark.parametrize("channels_last", [True, False])
@@ -135,3 +135,12 @@ def test_the_mlp_has_the_asked_widths_and_activation():
     assert [type(m) for m in network.head] == [nn.Linear, nn.Tanh, nn.Linear, nn.Tanh, nn.Linear]
     assert parameter_count(network) == 4 * 120 + 120 + 120 * 84 + 84 + 84 * 2 + 2
     assert set(ACTIVATIONS) == {"relu", "tanh", "silu"}
+
+
+def test_numbers_with_finite_bounds_are_scaled_when_asked():
+    leaf = Leaf("observation", (2,), "float32", "vector", stack=2, low=(-1.2, -0.07), high=(0.6, 0.07))
+    x = torch.tensor([[[-1.2, 0.07], [0.6, 0.0]]])
+    assert torch.allclose(Flatten(leaf, scaled=True)(x), torch.tensor([[-1.0, 1.0, 1.0, 0.0]]), atol=1e-6)
+    assert torch.equal(Flatten(leaf, scaled=False)(x), x.flatten(1))
+    unbounded = Leaf("observation", (2,), "float32", "vector")
+    assert torch.equal(Flatten(unbounded, scaled=True)(x[:, 0]), x[:, 0])

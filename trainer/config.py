@@ -55,6 +55,7 @@ class AlgorithmConfig:
     hidden_sizes: list[int] = field(default_factory=lambda: [120, 84])
     activation: str = one_of("relu", "tanh", "silu")
     cnn: str = one_of("auto", "nature", "small")  # encoder of image leaves
+    scale_observations: bool = False  # the network sees numbers with finite bounds as -1 .. 1
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class LearnerConfig:
     execution: str = one_of("auto", "eager", "trace", "compile")
     precision: str = one_of("float32", "bfloat16")  # bfloat16: autocast of the networks
     channels_last: bool = True  # memory format of convolutions
-    prefetch_batches: int = 8  # batches gathered at once
+    prefetch_batches: int = 16  # batches gathered at once
     publish_every_updates: int = 10
     num_threads: int = 1
 

@@ -12,22 +12,27 @@ from envs import EnvSpec, Leaf
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "silu": nn.SiLU}
 
 
-def flatten_numbers(leaf: Leaf) -> nn.Module:
-    """Numbers or bits [B, (stack,) ...] to float32 [B, features]."""
-    return _Flatten()
+class Flatten(nn.Module):
+    """Numbers or bits [B, (stack,) ...] to float32 [B, features]; with ``scaled``, from their bounds to [-1, 1]."""
 
+    def __init__(self, leaf: Leaf, scaled: bool) -> None:
+        super().__init__()
+        self.scaled = scaled and bool(leaf.low)
+        if self.scaled:
+            low, high = torch.tensor(leaf.low), torch.tensor(leaf.high)
+            self.scale: Tensor
+            self.offset: Tensor
+            self.register_buffer("scale", (2 / (high - low)).repeat(leaf.stack), persistent=False)
+            self.register_buffer("offset", (-(high + low) / (high - low)).repeat(leaf.stack), persistent=False)
 
-def one_hot(leaf: Leaf) -> nn.Module:
-    """Categories int64 [B, ...] to float32 [B, sum of nvec]."""
-    return _OneHot(leaf.nvec)
-
-
-class _Flatten(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return x.flatten(1).float()
+        x = x.flatten(1).float()
+        return x * self.scale + self.offset if self.scaled else x
 
 
-class _OneHot(nn.Module):
+class OneHot(nn.Module):
+    """Categories int64 [B, ...] to float32 [B, sum of nvec]."""
+
     def __init__(self, nvec: tuple[int, ...]) -> None:
         super().__init__()
         self.offsets: Tensor
@@ -96,6 +101,7 @@ class QNetwork(nn.Module):
         activation: relu, tanh or silu.
         cnn: encoder of images: auto, nature or small.
         channels_last: memory format of convolutions.
+        scale_observations: bring numbers with finite bounds to [-1, 1].
     """
 
     def __init__(
@@ -105,6 +111,7 @@ class QNetwork(nn.Module):
         activation: str = "relu",
         cnn: str = "auto",
         channels_last: bool = True,
+        scale_observations: bool = False,
     ) -> None:
         super().__init__()
         encoders: list[nn.Module] = []
@@ -112,9 +119,9 @@ class QNetwork(nn.Module):
             if leaf.kind == "image":
                 encoders.append(_Image(leaf, cnn, channels_last))
             elif leaf.kind == "discrete":
-                encoders.append(one_hot(leaf))
+                encoders.append(OneHot(leaf.nvec))
             else:
-                encoders.append(flatten_numbers(leaf))
+                encoders.append(Flatten(leaf, scale_observations))
         self.encoders = nn.ModuleList(encoders)
         with torch.no_grad():
             width = sum(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import envs
-from trainer.acting import FrameStacks, greedy
+from trainer.acting import FrameStacks, greedy_policy
 from trainer.checkpoint import CheckpointError
 from trainer.config import ConfigError
 from trainer.finished import add_arguments, open_run
@@ -58,9 +58,10 @@ def play(policy: Policy, vector, episodes: int, max_steps: int, seed: int) -> tu
     fresh, total = np.zeros(1, bool), 0.0
     returns: list[float] = []
     pictures = [vector.render()]
+    act = greedy_policy(policy.network, stacks.seen(observation), observation.get("action_mask"))
     with torch.inference_mode():
         while len(returns) < episodes and len(pictures) < max_steps:
-            action = greedy(policy.network, stacks.seen(observation), observation.get("action_mask"))
+            action = act(stacks.seen(observation), observation.get("action_mask"))
             observation, _, terminated, truncated = vector.step(action)
             stacks.push(observation, fresh)
             fresh = terminated | truncated

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -35,6 +35,7 @@ class StopSignals:
         self.number = 0
         self._leftovers = leftovers
         self._after_s: float | None = None
+        self._raised = False
         self._before: dict[int, Any] = {}
 
     @property
@@ -62,8 +63,12 @@ class StopSignals:
         self._after_s = after_s
         try:
             if self.number:
-                raise Stopped
+                self._raise()
             yield
+        except Exception as error:
+            if self._raised:  # who was interrupted made another exception of it
+                raise Stopped from error
+            raise
         finally:
             self._after_s = None
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -76,11 +81,15 @@ class StopSignals:
         if self._after_s:
             signal.setitimer(signal.ITIMER_REAL, self._after_s)
         elif self._after_s is not None:
-            raise Stopped
+            self._raise()
 
     def _ring(self, *_: object) -> None:
         if self._after_s is not None:
-            raise Stopped
+            self._raise()
+
+    def _raise(self) -> NoReturn:
+        self._raised = True
+        raise Stopped
 
 
 def obey_parent() -> None:

@@ -149,8 +149,8 @@ class System:
             self.rollouts = [_virtual_worker(plan, self.board, self.weights_board, self.replay) for plan in plans]
         else:
             use_fork_server()
+            self.learner.prepare(self.replay.example())  # while the fork server imports; the next line waits for it
             self.evaluator = RemoteEvaluator(config, self.spec, self.run_dir, self.learner)
-            self.learner.prepare(self.replay.example())  # while the fork server imports
             self._start_collector(plans)
         torch.set_num_threads(config.learner.num_threads)  # TorchRL changed it (torchrl.md, trap 18)
 
@@ -262,7 +262,8 @@ def _run(system: System, summary: dict[str, Any]) -> None:
 
 def _train(system: System) -> dict[str, Any]:
     """The training loop: a schedule collects and learns, everything else happens when its time has come."""
-    config, learner = system.config, system.learner
+    config, learner, evaluator = system.config, system.learner, system.evaluator
+    assert evaluator is not None  # the system is started
     evaluate_every = Every(config.evaluator.every_frames)
     save_every = EverySeconds(config.checkpoint.save_every_seconds)
     log_every, supervise_every = EverySeconds(config.logger.every_seconds), EverySeconds(SUPERVISE_EVERY_S)
@@ -277,8 +278,8 @@ def _train(system: System) -> dict[str, Any]:
             fraction = frames / config.budget_frames
             learner.set_learning_rate(linear(config.learner.learning_rate, config.learner.learning_rate_end, fraction))
         if evaluate_every.crossed(frames):
-            system.evaluator.request(frames)
-        if evaluation := system.evaluator.poll():
+            evaluator.request(frames)
+        if evaluation := evaluator.poll():
             report(system, evaluation)
             if reached(config, evaluation):
                 return {

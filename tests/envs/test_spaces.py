@@ -155,3 +155,8 @@ def test_minigrid_gets_a_hint(config):
     pytest.importorskip("minigrid", reason="minigrid is not installed")
     with pytest.raises(envs.EnvError, match=r"observation\.mission has the space MissionSpace.*ImgObsWrapper"):
         envs.describe(config("MiniGrid-Empty-5x5-v0", import_modules=["minigrid"]))
+
+
+@pytest.mark.parametrize(("env_id", "low"), [("MountainCar-v0", (-1.2, -0.07)), ("CartPole-v1", ())])
+def test_a_leaf_has_bounds_only_where_all_are_finite(env_id: str, low: tuple[float, ...], config) -> None:
+    assert envs.describe(config(env_id)).leaves[0].low == pytest.approx(low)

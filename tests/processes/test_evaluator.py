@@ -77,14 +77,6 @@ def test_an_episode_without_end_is_cut_and_counted_once(monkeypatch):
     assert returns == [float(expected_reward(stream, 0, np.arange(1, 5)).sum()) for stream in range(2)]
 
 
-def test_it_stops_when_it_is_told_to():
-    policy, vector = counting(2)
-    answers = iter([False] * 12 + [True])
-    returns, _ = evaluate(policy, vector, 1_000, seed=0, stopping=lambda: next(answers))
-    assert 2 <= len(returns) <= 24  # 12 steps of 2 environments, episodes of 1 to 7 steps
-    assert next(answers, None) is None
-
-
 def test_the_policy_takes_weights_in_the_order_of_the_board():
     policy, other = counting(1)[0], counting(1)[0]
     assert not torch.equal(policy.flat, other.flat)

@@ -19,7 +19,9 @@ from trainer.networks import QNetwork
 
 def build(config: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:
     """The algorithm for an environment. Parameters are drawn from torch's global generator."""
-    network = QNetwork(spec, config.hidden_sizes, config.activation, config.cnn, learner.channels_last)
+    network = QNetwork(
+        spec, config.hidden_sizes, config.activation, config.cnn, learner.channels_last, config.scale_observations
+    )
     policy = QValueActor(
         network,
         in_keys=[leaf.name for leaf in spec.leaves],

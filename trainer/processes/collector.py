@@ -24,7 +24,7 @@ from torchrl.collectors import Collector
 import envs
 from envs import EnvSpec
 from envs.torchrl import VectorEnvironment
-from trainer.acting import Explorer, FrameStacks, apex_ladder, greedy, linear_epsilon, traced
+from trainer.acting import Explorer, FrameStacks, apex_ladder, greedy_policy, linear_epsilon
 from trainer.algorithms import ALGORITHMS
 from trainer.boards import ControlBoard, WeightsReader, error_text, flatten_parameters
 from trainer.config import Config
@@ -89,7 +89,8 @@ class Rollout:
         self.observation = vector.reset(plan.config.seed * SEEDS_PER_RUN + own.start)
         self.stacks = FrameStacks(plan.spec, n)
         self.stacks.push(self.observation, np.ones(n, bool))
-        self.network = traced(policy.module[0].module, self.stacks.seen(self.observation))
+        mask = self.observation.get("action_mask")
+        self.greedy = greedy_policy(policy.module[0].module, self.stacks.seen(self.observation), mask)
         self.ended = np.zeros(n, bool)  # whose row to be written is final
         self.age = np.zeros(n, np.int32)
         self.returns, self.lengths = np.zeros(n), np.zeros(n, np.int64)
@@ -97,9 +98,8 @@ class Rollout:
     def act(self, frames: int) -> np.ndarray:
         """Exploring actions int64 [N] for the current observation, after ``frames`` frames of all workers."""
         seen = self.stacks.seen(self.observation)
-        mask = self.observation["action_mask"] if self.spec.has_mask else None
-        with torch.inference_mode():
-            action = greedy(self.network, seen, mask)
+        mask = self.observation.get("action_mask")
+        action = self.greedy(seen, mask)
         if self.ladder is not None:
             return self.explorer(action, self.ladder, mask)
         epsilon = linear_epsilon(self.config, frames)
@@ -141,6 +141,7 @@ class Rollout:
         board.episodes_done[worker] = count
         self.returns[self.ended], self.lengths[self.ended] = 0, 0
 
+    @torch.inference_mode()
     def run(self) -> None:
         """Asynchronous: step with the newest weights until told to stop, or paused by the frame limit."""
         board = self.board
@@ -161,6 +162,7 @@ class Rollout:
             else:
                 self._wait()
 
+    @torch.inference_mode()
     def collect_round(self) -> None:
         """One round with the newest weights: a fixed number of vector steps, or of finished episodes."""
         board, worker, frames = self.board, self.worker, int(self.board.schedule_frames[0])

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,7 +22,7 @@ from torch import Tensor
 
 import envs
 from envs import EnvSpec
-from trainer.acting import FrameStacks, greedy
+from trainer.acting import FrameStacks, greedy_policy
 from trainer.algorithms import ALGORITHMS
 from trainer.boards import error_text, flatten_parameters
 from trainer.checkpoint import write_aside
@@ -83,14 +82,8 @@ class Policy:
         self.flat.copy_(flat)
 
 
-def evaluate(
-    policy: Policy,
-    vector: Any,
-    episodes: int,
-    seed: int,
-    stopping: Callable[[], bool] = lambda: False,
-) -> tuple[list[float], list[int]]:
-    """Returns and lengths of ``episodes`` greedy episodes; fewer when ``stopping`` says so.
+def evaluate(policy: Policy, vector: Any, episodes: int, seed: int) -> tuple[list[float], list[int]]:
+    """Returns and lengths of ``episodes`` greedy episodes.
 
     Every sub-environment plays its fixed share of the episodes, so that short ones are not counted more often.
     """
@@ -103,10 +96,10 @@ def evaluate(
     total, steps = np.zeros(n), np.zeros(n, np.int64)
     returns: list[float] = []
     lengths: list[int] = []
+    act = greedy_policy(policy.network, stacks.seen(observation), observation.get("action_mask"))
     with torch.inference_mode():
-        while left.any() and not stopping():
-            mask = observation.get("action_mask")
-            action = greedy(policy.network, stacks.seen(observation), mask)
+        while left.any():
+            action = act(stacks.seen(observation), observation.get("action_mask"))
             observation, _, terminated, truncated = vector.step(action)
             fresh, ended = ended, terminated | truncated
             stacks.push(observation, fresh)

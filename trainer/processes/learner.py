@@ -66,9 +66,10 @@ class Learner:
         self.optimizer = torch.optim.Adam(
             parameters, lr=config.learning_rate, eps=config.adam_eps, betas=BETAS, fused=True
         )
+        step = torch.zeros((), device=device)  # all parameters are updated together: one count for all of them
         for parameter in parameters:
             self.optimizer.state[parameter] = {
-                "step": torch.zeros((), device=device),
+                "step": step,
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
@@ -103,7 +104,7 @@ class Learner:
         calculate = self._gradients or self._prepare(batch)
         with torch.no_grad():
             gradients = calculate(*self.inputs, *batch.values())
-            torch._foreach_add_(self._steps, 1)
+            self._steps[0].add_(1)
             # found_inf: once a loss is not finite no later update is applied either, the weights stay the last good ones.
             torch._fused_adam_(
                 self._trained, gradients, self._first, self._second, [], self._steps, lr=self._lr, beta1=BETAS[0],

@@ -1,0 +1,78 @@
+"""Recording the update before the run: of the right form, and without a trace in what is learned."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from envs import EnvSpec, Leaf
+from trainer.algorithms import ALGORITHMS
+from trainer.config import AlgorithmConfig, LearnerConfig
+from trainer.processes.learner import Learner
+from trainer.replay import StreamLayout, StreamReplay, StreamSampler, open_storage
+
+SPECS = {
+    "vector": EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), num_actions=3),
+    "stacked, masked": EnvSpec(
+        "stacked",
+        (
+            Leaf("observation.a", (2, 3), "float32", "vector", stack=3),
+            Leaf("observation.b", (1,), "int64", "discrete", nvec=(5,)),
+        ),
+        num_actions=4,
+        has_mask=True,
+    ),
+    "image": EnvSpec("image", (Leaf("observation", (36, 36), "uint8", "image", "hw", stack=2),), num_actions=4),
+}
+BATCH = 8
+
+
+def open_replay(spec: EnvSpec, n_step: int, folder: Path) -> StreamReplay:
+    """A replay of 2 streams of 32 rows; 20 of each are published, and no episode ends in them."""
+    streams = StreamLayout(num_workers=1, envs_per_worker=2, ring=32)
+    storage = open_storage(spec, streams, folder)
+    sampler = StreamSampler(np.full(2, 20), streams, ahead=n_step, behind=spec.stack - 1, seed=1)
+    if spec.has_mask:
+        storage._storage["action_mask"].fill_(True)
+    return StreamReplay(spec, storage, sampler, 0.9, n_step, BATCH)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("name", SPECS)
+def test_the_example_has_the_form_of_a_batch(name: str, n_step: int, tmp_path: Path) -> None:
+    replay = open_replay(SPECS[name], n_step, tmp_path)
+    replay._sampler.cursor[:] = 0  # nothing is written yet
+    example = {key: (tensor.shape, tensor.dtype) for key, tensor in replay.example().items()}
+    replay._sampler.cursor[:] = 20
+    assert example == {key: (tensor.shape[1:], tensor.dtype) for key, tensor in replay.batches(3).items()}
+
+
+@pytest.mark.parametrize("execution", ["trace", "eager"])
+@pytest.mark.parametrize("name", SPECS)
+def test_preparing_leaves_no_trace_in_what_is_learned(name: str, execution: str, tmp_path: Path) -> None:
+    spec, target = SPECS[name], AlgorithmConfig(hidden_sizes=[8], target_update_every_updates=2)
+    config = LearnerConfig(batch_size=BATCH, execution=execution, learning_rate=1e-2)
+    torch.manual_seed(0)
+    loss = ALGORITHMS["dqn"](target, config, spec)
+    prepared, plain = (Learner(copy.deepcopy(loss), config, target, torch.device("cpu")) for _ in range(2))
+    replay = open_replay(spec, 1, tmp_path)
+    prepared.prepare(replay.example())
+    for tensor, same in zip(flat(prepared), flat(plain), strict=True):
+        assert torch.equal(tensor, same)
+    batches = {key: tensor.clone() for key, tensor in replay.batches(5).items()}
+    for i in range(5):
+        for learner in (prepared, plain):
+            learner.update({key: tensor[i] for key, tensor in batches.items()})
+    for tensor, same in zip(flat(prepared), flat(plain), strict=True):
+        assert torch.equal(tensor, same)
+    assert prepared.metrics() == plain.metrics()
+
+
+def flat(learner: Learner) -> list[torch.Tensor]:
+    """Weights, targets and moments."""
+    moments = [tensor for state in learner.optimizer.state.values() for tensor in state.values()]
+    return [*learner.inputs, *moments]
