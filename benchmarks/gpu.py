@@ -41,7 +41,7 @@ def device_shares(system: System, seconds: float) -> dict[str, float]:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    from trainer.system import SCHEDULES
+    from trainer.schedules import SCHEDULES
 
     loop = SCHEDULES[system.config.schedule.name](system)
     torch.cuda.synchronize()

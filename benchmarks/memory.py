@@ -29,7 +29,7 @@ WORKER_RSS_MB, GROWTH_PERCENT = 400.0, 2.0
 def roles(system: System) -> dict[str, list[int]]:
     """The process ids of each role; `helpers` are the fork server and Python's resource tracker."""
     from benchmarks import machine
-    from trainer.system import RemoteEvaluator
+    from trainer.evaluators import RemoteEvaluator
 
     assert isinstance(system.evaluator, RemoteEvaluator) and system.collector is not None
     found = {

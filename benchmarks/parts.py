@@ -22,7 +22,8 @@ from trainer.config import Config, to_dict
 from trainer.loggers import RunInfo, open_loggers
 from trainer.replay import layout
 from trainer.signals import Stopped, StopSignals
-from trainer.system import System, _train, build, choose_device
+from trainer.system import System, build, choose_device
+from trainer.train import _train
 
 NO_LIMIT = 2**60  # frames
 BUDGET = "budget_frames=1_000_000_000_000"  # never used up
@@ -48,7 +49,7 @@ def config(*arguments: str) -> Config:
 
 @contextlib.contextmanager
 def opened(config: Config) -> Iterator[System]:
-    """A run's parts as ``trainer.system.train`` makes them, in a temporary folder; collectors wait for a limit."""
+    """A run's parts as ``trainer.train.train`` makes them, in a temporary folder; collectors wait for a limit."""
     torch.set_num_threads(config.learner.num_threads)
     torch.manual_seed(config.seed)
     spec, device = envs.describe(config.env), choose_device(config.learner.device)

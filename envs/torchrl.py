@@ -14,8 +14,8 @@ from envs.spec import EnvSpec
 class VectorEnvironment(EnvBase):
     """Batch size [N]; observations are single frames under the leaves' names.
 
-    TorchRL's partial resets need a vector made with ``autoreset=False``; a collector with a rollout loop of its own uses
-    ``vector`` directly.
+    TorchRL's partial resets need a vector made with ``autoreset=False``; a collector with a rollout loop of its own
+    uses ``vector`` directly.
 
     Args:
         vector: from :func:`envs.make`.

@@ -54,7 +54,7 @@ def small_config(make_config: Callable[..., Config], tmp_path: Path) -> Callable
 
 @pytest.fixture
 def started() -> Iterator[Callable[[Config], Any]]:
-    """Builds and starts a system as `trainer.system.train` does, and closes it at the test's end."""
+    """Builds and starts a system as `trainer.train.train` does, and closes it at the test's end."""
     import torch
 
     import envs

@@ -13,11 +13,14 @@ ROOT = Path(__file__).parent.parent
 # From the top down: a part imports parts of lower lines only. A new file of trainer/ is given its place here.
 LAYERS = [
     {"run", "eval", "play"},
+    {"train"},
+    {"schedules"},
     {"system", "forkserver", "finished"},
+    {"evaluators"},
     {"processes"},
     {"algorithms", "replay", "checkpoint", "agents", "selfplay", "telemetry"},
     {"networks", "metrics", "loggers", "acting", "boards", "limiter", "plot", "resources", "run_folder", "compose"}
-    | {"signals"},
+    | {"signals", "errors"},
     {"validation"},
     {"config"},
 ]

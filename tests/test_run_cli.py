@@ -120,7 +120,7 @@ def test_help_names_all_choices_and_only_keys_that_exist() -> None:
 
 
 class RunFailed(RuntimeError):
-    """Stands for trainer.system.RunFailed."""
+    """Stands for trainer.errors.RunFailed."""
 
 
 @pytest.fixture
@@ -138,9 +138,10 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[dict[i
                 raise failures[config.seed]
             return {"stop_signal": stop_signal}
 
-        system = types.ModuleType("trainer.system")
-        system.__dict__.update(train=train, RunFailed=RunFailed)
-        monkeypatch.setitem(sys.modules, "trainer.system", system)
+        for name, content in (("trainer.train", {"train": train}), ("trainer.errors", {"RunFailed": RunFailed})):
+            module = types.ModuleType(name)
+            module.__dict__.update(content)
+            monkeypatch.setitem(sys.modules, name, module)
         return calls
 
     return install

@@ -11,7 +11,8 @@ import torch
 
 from trainer import checkpoint
 from trainer.config import Config
-from trainer.system import RunFailed, train
+from trainer.errors import RunFailed
+from trainer.train import train
 
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "cartpole": {"id": "CartPole-v1", "backend": "gymnasium"},

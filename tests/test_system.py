@@ -19,8 +19,11 @@ from envs.counting import episode_length, expected_reward, is_truncation, legal_
 from trainer import checkpoint, finished
 from trainer.acting import linear_epsilon
 from trainer.config import Config, from_yaml
+from trainer.errors import RunFailed
 from trainer.processes.collector import SEEDS_PER_RUN
-from trainer.system import RunFailed, System, run_async, train
+from trainer.schedules import run_async
+from trainer.system import System
+from trainer.train import train
 
 NUM_ACTIONS = 4
 GAMMA = 0.9

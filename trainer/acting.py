@@ -57,8 +57,8 @@ class _Greedy(nn.Module):
 def greedy_policy(network: nn.Module, seen: list[np.ndarray], mask: np.ndarray | None) -> Policy:
     """``policy(seen, mask)``: the best legal action of each row, int64 [N].
 
-    The network is recorded for arrays of these shapes: the same operations, in half the time for a small MLP and few rows.
-    Its parameters stay the network's own, so that new weights reach the policy. Call it in inference mode.
+    The network is recorded for arrays of these shapes: the same operations, in half the time for a small MLP and few
+    rows. Its parameters stay the network's own, so that new weights reach the policy. Call it in inference mode.
 
     Args:
         network: leaves [N, ...] to values [N, A].

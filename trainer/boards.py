@@ -1,7 +1,7 @@
 """Shared memory between the processes of a run: control board and weights board.
 
-Nothing here sends a message or takes a lock. Every field has one writer; readers poll. Both boards reach a worker through
-pickling by torch's ForkingPickler, which keeps shared tensors shared.
+Nothing here sends a message or takes a lock. Every field has one writer; readers poll. Both boards reach a worker
+through pickling by torch's ForkingPickler, which keeps shared tensors shared.
 
 On x86-64 stores become visible in program order. Elsewhere a barrier between data and sequence number would be needed,
 which Python does not offer; torn reads there are caught by the sequence check with high probability only.
@@ -145,15 +145,18 @@ def split_error(text: str) -> tuple[str, str]:
 
 
 def ordered_leaves(weights: TensorDictBase) -> list[Tensor]:
-    """The float tensors of ``weights`` in an order that depends on their names only; constants such as indices stay home."""
+    """The float tensors of ``weights`` in an order that depends on their names only.
+
+    Constants such as indices stay home.
+    """
     named = sorted(weights.items(True, True), key=lambda item: str(item[0]))
     return [leaf for _, leaf in named if leaf.is_floating_point()]
 
 
 def flatten_parameters(module: torch.nn.Module) -> Tensor:
-    """Make all float parameters and buffers of ``module`` views of one flat float32 tensor [numel], in the board's order.
+    """Make all float parameters and buffers of ``module`` views of one flat float32 tensor [numel].
 
-    A new version then reaches the module by one copy.
+    They lie in the board's order, so that a new version reaches the module by one copy.
     """
     leaves = ordered_leaves(TensorDict.from_module(module))
     flat = torch.empty(sum(leaf.numel() for leaf in leaves))
@@ -169,9 +172,9 @@ def flatten_parameters(module: torch.nn.Module) -> Tensor:
 class WeightsBoard(WeightSyncScheme):
     """TorchRL weight sync scheme without acknowledgement: a versioned double buffer in shared memory.
 
-    The learner writes version v into slot v % 2 and returns; a worker copies the newest complete version between two vector
-    steps. A version is complete while its slot carries its number before and after the copy. A dead or slow worker blocks
-    nobody.
+    The learner writes version v into slot v % 2 and returns; a worker copies the newest complete version between two
+    vector steps. A version is complete while its slot carries its number before and after the copy. A dead or slow
+    worker blocks nobody.
 
     Args:
         numel: number of float32 values of all parameters and buffers together.

@@ -17,7 +17,10 @@ from trainer.processes.evaluator import evaluate
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print one JSON line: mean, standard deviation, smallest and largest return, mean length. 2 for what cannot be read."""
+    """Print one JSON line: mean, standard deviation, smallest and largest return, mean length.
+
+    Returns 2 for what cannot be read.
+    """
     parser = argparse.ArgumentParser(prog="python -m trainer.eval", description=__doc__)
     add_arguments(parser)
     parser.add_argument("--episodes", type=int, default=100)

@@ -1,6 +1,7 @@
 """Samples per insert: the only brake between collection and learning.
 
-Idea: Reverb's SampleToInsertRatio (Cassirer et al. 2021, arXiv:2102.04736, section 3.4), in units of updates and frames.
+Idea: Reverb's SampleToInsertRatio (Cassirer et al. 2021, arXiv:2102.04736, section 3.4), in units of updates and
+frames.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import math
 class Limiter:
     """Keeps updates and frames within a band of their ratio, on both sides.
 
-    After ``warmup_frames`` one update is due every ``frames_per_update`` frames. Learning may not run ahead of what is due;
-    collection may run ahead of learning by ``tolerance_frames`` beyond one update's frames.
+    After ``warmup_frames`` one update is due every ``frames_per_update`` frames. Learning may not run ahead of what is
+    due; collection may run ahead of learning by ``tolerance_frames`` beyond one update's frames.
 
     Args:
         budget_frames: collection ends here.
         warmup_frames: frames before the first update; they are owed no updates.
-        frames_per_update: inverse of the replay ratio in updates per frame; None: neither side ever waits for the other.
+        frames_per_update: inverse of the replay ratio in updates per frame; None: neither side ever waits for the
+            other.
         tolerance_frames: width of the band.
     """
 

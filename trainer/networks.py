@@ -26,6 +26,7 @@ class Flatten(nn.Module):
             self.register_buffer("offset", (-(high + low) / (high - low)).repeat(leaf.stack), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Numbers or bits [B, (stack,) ...] to float32 [B, features]."""
         x = x.flatten(1).float()
         return x * self.scale + self.offset if self.scaled else x
 
@@ -41,6 +42,7 @@ class OneHot(nn.Module):
         self.width = sum(nvec)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Categories int64 [B, ...] to float32 [B, sum of nvec]."""
         index = x.flatten(1) + self.offsets
         zeros = torch.zeros(index.shape[0], self.width, device=x.device)
         return zeros.scatter(1, index, 1.0)

@@ -1,12 +1,12 @@
 """The shared replay: time-ordered streams in one memory-mapped storage, written without a lock.
 
-Every sub-environment owns a *stream*: a ring of rows that one process writes, in time order, and whose cursor it publishes
-after the rows. The learner draws published rows only, gathers them with what follows them, and draws again those that were
-overwritten meanwhile; nobody waits for anybody. As a stream is contiguous in time, n-step returns and frame stacks are
-index arithmetic at sampling, and no observation is stored twice.
+Every sub-environment owns a *stream*: a ring of rows that one process writes, in time order, and whose cursor it
+publishes after the rows. The learner draws published rows only, gathers them with what follows them, and draws again
+those that were overwritten meanwhile; nobody waits for anybody. As a stream is contiguous in time, n-step returns and
+frame stacks are index arithmetic at sampling, and no observation is stored twice.
 
-An episode's end takes one more row, its final observation (``final``), which is never drawn as a start: Gymnasium's next-step
-autoreset yields it by itself, and it keeps the streams of a worker in step.
+An episode's end takes one more row, its final observation (``final``), which is never drawn as a start: Gymnasium's
+next-step autoreset yields it by itself, and it keeps the streams of a worker in step.
 """
 
 from __future__ import annotations
@@ -216,8 +216,8 @@ class StreamReplay(TensorDictReplayBuffer):
 
         Keys: ``action`` int64 [], the observation's leaves, ``("next", leaf)`` the same leaves n steps later,
         ``("next", "reward")`` float32 [1] (the discounted sum of up to n rewards), ``("next", "terminated")``,
-        ``("next", "truncated")`` and ``("next", "done")`` bool [1], ``index``, ``stream`` and ``time`` int64 [], and with
-        n > 1 ``steps_to_next_obs`` int64 [1]. The tensors are overwritten by the next call.
+        ``("next", "truncated")`` and ``("next", "done")`` bool [1], ``index``, ``stream`` and ``time`` int64 [], and
+        with n > 1 ``steps_to_next_obs`` int64 [1]. The tensors are overwritten by the next call.
         """
         whole = self._gather(count * self._batch_size)
         return {key: tensor.view(count, self._batch_size, *tensor.shape[1:]) for key, tensor in whole.items()}

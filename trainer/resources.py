@@ -46,7 +46,8 @@ def check_fits(replay_bytes: int, scratch: Path, num_workers: int, shared_bytes:
     where = f"replay of {size(replay_bytes)} in {scratch}"
     if replay_bytes > free:
         raise ConfigError(
-            f"a {where} does not fit: {size(free)} are free there; lower replay.capacity_frames or set replay.scratch_dir"
+            f"a {where} does not fit: {size(free)} are free there; "
+            "lower replay.capacity_frames or set replay.scratch_dir"
         )
     shm = shutil.disk_usage("/dev/shm").free
     if shared_bytes > shm:
@@ -56,8 +57,8 @@ def check_fits(replay_bytes: int, scratch: Path, num_workers: int, shared_bytes:
     limit, who = memory_limit()
     if need > limit:
         raise ConfigError(
-            f"the run needs up to {size(need)} of memory ({num_workers} workers, {where}), the {who} allows {size(limit)}; "
-            "lower replay.capacity_frames or collector.num_workers"
+            f"the run needs up to {size(need)} of memory ({num_workers} workers, {where}), "
+            f"the {who} allows {size(limit)}; lower replay.capacity_frames or collector.num_workers"
         )
     return (
         f"{where} ({size(free)} free), up to {size(need)} of memory with {num_workers} workers ({size(limit)}: {who})"

@@ -198,7 +198,8 @@ def _train(loaded: Loaded, command: list[str]) -> int:
     print(f"preset {loaded.config.preset} ({loaded.preset_reason})", flush=True)
 
     from envs.spec import EnvError
-    from trainer.system import RunFailed, train
+    from trainer.errors import RunFailed
+    from trainer.train import train
 
     try:
         summary = train(loaded.config, command=command)

@@ -42,7 +42,7 @@ def create(config: Config, command: list[str]) -> tuple[Path, Config]:
 
 def versions(seed: int) -> dict[str, Any]:
     """What the run was made with: versions, commit, machine and seed."""
-    found = {}
+    found: dict[str, str | None] = {}
     for package in PACKAGES:
         try:
             found[package] = version(package)

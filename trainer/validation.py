@@ -112,6 +112,7 @@ def _check_sizes(config: Config) -> None:
 
 def _check_schedule(config: Config) -> None:
     schedule, step = config.schedule, _vector_step_frames(config)
+    assert schedule.tolerance_frames is not None and schedule.frames_per_round is not None  # `config` is resolved
     step_text = (
         f"collector.num_workers={config.collector.num_workers} x "
         f"collector.envs_per_worker={config.collector.envs_per_worker} = {step} frames"
@@ -149,5 +150,5 @@ def _warnings(config: Config, cores: int) -> list[str]:
 
 
 def _vector_step_frames(config: Config) -> int:
-    assert config.collector.num_workers is not None
+    assert config.collector.num_workers is not None  # `config` is resolved
     return config.collector.num_workers * config.collector.envs_per_worker

@@ -17,8 +17,8 @@ class Algorithm:
     Args:
         network: ``network(*leaves) -> float [B, num_actions]``, whose largest legal entry is the greedy action.
         policy: the same network as TorchRL's actor, writing ``action``.
-        loss: TorchRL loss over a batch as :meth:`trainer.replay.StreamReplay.sample` gives it; entry ``loss`` is minimised.
-            Its parameters are ``<name>_params``, their delayed copies ``target_<name>_params``.
+        loss: TorchRL loss over a batch as :meth:`trainer.replay.StreamReplay.sample` gives it; entry ``loss`` is
+            minimised. Its parameters are ``<name>_params``, their delayed copies ``target_<name>_params``.
         diagnostics: ``diagnostics(batch, losses) -> {name: scalar tensor}``, cheap figures of an update for the log.
     """
 

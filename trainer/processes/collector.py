@@ -107,7 +107,10 @@ class Rollout:
         return self.explorer(action, epsilon, mask)
 
     def step(self, frames: int) -> None:
-        """One step of every sub-environment: its row, then the cursor; ``frames`` says how far exploration has fallen."""
+        """One step of every sub-environment: its row, then the cursor.
+
+        ``frames`` says how far exploration has fallen.
+        """
         rows, i = self.rows, self.time % self.ring
         for name, array in self.observation.items():
             rows[name][i] = array
@@ -172,6 +175,7 @@ class Rollout:
             while board.episodes_done[worker] < target and not board.stopping():
                 self.step(frames)
         else:
+            assert self.schedule.frames_per_round is not None  # a run's configuration is resolved
             for _ in range(self.schedule.frames_per_round // len(board.cursor)):
                 if board.stopping():
                     return

@@ -23,6 +23,7 @@ from torch.fx.graph import CodeGen
 from torchrl.objectives import LossModule
 
 from trainer.algorithms import Algorithm
+from trainer.boards import ordered_leaves
 from trainer.config import AlgorithmConfig, LearnerConfig
 from trainer.replay import Batch, StreamReplay, to_tensordict
 
@@ -37,11 +38,13 @@ class NotFinite(RuntimeError):
 class Learner:
     """Owns the trained weights, their targets and the optimiser's state.
 
-    Loss and gradient are one function over plain tensors (:func:`make_gradients`); ``learner.execution`` says how it runs:
+    Loss and gradient are one function over plain tensors (:func:`make_gradients`); ``learner.execution`` says how it
+    runs:
 
     - ``eager``: as written, op by op.
     - ``trace``: recorded once as a straight list of tensor operations, forward and backward together, and run by
-      TorchScript's interpreter: the same operations in the same order without Python, autograd or TensorDict in between.
+      TorchScript's interpreter: the same operations in the same order without Python, autograd or TensorDict in
+      between.
     - ``compile``: that recording through Inductor; needs a C++ compiler and some 10 s.
     - ``auto``: ``trace``, which was the fastest for MLPs on a CPU and needs nothing (``benchmarks/learner.py``).
 
@@ -100,12 +103,17 @@ class Learner:
         self._lr.fill_(value)
 
     def update(self, batch: Batch) -> None:
-        """One optimiser step on one batch (tensors [B, ...] on the learner's device), and the target's update when due."""
+        """One optimiser step on one batch, and the target's update when due.
+
+        Args:
+            batch: tensors [B, ...] on the learner's device.
+        """
         calculate = self._gradients or self._prepare(batch)
         with torch.no_grad():
             gradients = calculate(*self.inputs, *batch.values())
             self._steps[0].add_(1)
-            # found_inf: once a loss is not finite no later update is applied either, the weights stay the last good ones.
+            # found_inf: once a loss is not finite no later update is applied either, the weights stay the last good
+            # ones.
             torch._fused_adam_(
                 self._trained, gradients, self._first, self._second, [], self._steps, lr=self._lr, beta1=BETAS[0],
                 beta2=BETAS[1], weight_decay=0.0, eps=self.config.adam_eps, amsgrad=False, maximize=False,
@@ -144,8 +152,9 @@ class Learner:
         """Raise :class:`NotFinite` if an update since the start was refused; waits for the device."""
         if self._bad.item():
             raise NotFinite(
-                f"the loss or its gradient became NaN or infinite within the last updates before update {self.updates}; "
-                "lower learner.learning_rate, set learner.max_grad_norm, or look for NaN in the environment's rewards"
+                "the loss or its gradient became NaN or infinite within the last updates before update "
+                f"{self.updates}; lower learner.learning_rate, set learner.max_grad_norm, or look for NaN in the "
+                "environment's rewards"
             )
 
     def state_dict(self) -> dict:
@@ -188,8 +197,9 @@ def make_gradients(learner: Learner, batch: Batch) -> tuple[Callable, list[str]]
         batch: an example of the batches, for its keys and size.
 
     Returns:
-        ``gradients(*trained, *delayed, bad, sums, *batch.values()) -> clipped gradients of trained``, which adds its figures
-        to ``sums`` and sets ``bad`` to 1 when the loss or a gradient is not finite; and the names of the figures.
+        ``gradients(*trained, *delayed, bad, sums, *batch.values()) -> clipped gradients of trained``, which adds its
+        figures to ``sums`` and sets ``bad`` to 1 when the loss or a gradient is not finite; and the names of the
+        figures.
     """
     config, loss = learner.config, learner.algorithm.loss
     keys, batch_size, count = list(batch), batch["action"].shape[0], len(learner.trained_keys)
@@ -244,7 +254,8 @@ def record(gradients: Callable, example: list[Tensor], execution: str) -> Callab
         elif node.target is aten.t.default and getattr(node.args[0], "target", None) is aten.t.default:
             node.replace_all_uses_with(node.args[0].args[0])
         elif node.target is aten.addmm.default and node.args[2].target is aten.t.default:
-            # The layer that it was: TorchScript would split it into a product and a sum, which is slower and rounds twice.
+            # The layer that it was: TorchScript would split it into a product and a sum, which is slower and rounds
+            # twice.
             bias, x, weight = node.args[0], node.args[1], node.args[2].args[0]
             node.target, node.args = aten.linear.default, (x, weight, bias)
     _share_equal_calls(graph)
@@ -368,6 +379,11 @@ def feed(replay: StreamReplay, device: torch.device, count: int) -> Iterator[Bat
     parts = {key: tensor.unbind() for key, tensor in chunk.items()}
     for i in range(count):
         yield {key: tensors[i] for key, tensors in parts.items()}
+
+
+def flat_weights(learner: Learner) -> Tensor:
+    """The learner's weights of now, float32 [numel] on the CPU, in the boards' order."""
+    return torch.cat([w.reshape(-1) for w in ordered_leaves(learner.weights)]).cpu()
 
 
 def linear(start: float, end: float | None, fraction: float) -> float:

@@ -1,0 +1,24 @@
+"""How a run fails: what the user reads of it, and whose fault it was."""
+
+from __future__ import annotations
+
+import signal
+
+
+class RunFailed(RuntimeError):
+    """A run that ended before its budget for no wish of the user's; its text is one sentence for the user.
+
+    Args:
+        text: the sentence.
+        role: the process that failed.
+        traceback: its own traceback, if it left one.
+    """
+
+    def __init__(self, text: str, role: str = "main", traceback: str = "") -> None:
+        super().__init__(text)
+        self.role, self.traceback = role, traceback
+
+
+def exit_words(exitcode: int) -> str:
+    """What ended a process, for a sentence."""
+    return f"signal {signal.Signals(-exitcode).name}" if exitcode < 0 else f"exit code {exitcode}"

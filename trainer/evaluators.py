@@ -1,0 +1,136 @@
+"""The evaluator as the training loop sees it: in a process of its own, or at once in this one."""
+
+from __future__ import annotations
+
+import time
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import envs
+from envs import EnvSpec
+from trainer.boards import split_error
+from trainer.config import Config
+from trainer.errors import RunFailed, exit_words
+from trainer.processes import evaluator as evaluating
+from trainer.processes.collector import SEEDS_PER_RUN
+from trainer.processes.evaluator import Evaluation
+from trainer.processes.learner import Learner, flat_weights
+
+EXIT_CODE_S = 3.0  # until the exit code of a process whose pipe has ended is known
+
+
+class RemoteEvaluator:
+    """The evaluator's process as the main process sees it: one request at a time, the newest wins.
+
+    Args:
+        process: running :func:`trainer.processes.evaluator.run`.
+        pipe: to it.
+        weights: float32 [numel], the shared memory that it reads.
+        learner: whose weights are evaluated.
+        what: the environments that it plays, for messages.
+    """
+
+    def __init__(self, process: BaseProcess, pipe: Connection, weights: Tensor, learner: Learner, what: str) -> None:
+        self._process, self._pipe, self._weights, self._learner, self._what = process, pipe, weights, learner, what
+        self._busy, self._wanted = False, -1
+
+    def request(self, frames: int) -> None:
+        """Evaluate the weights of now, or, while the evaluator is busy, those of the moment it is free."""
+        self._wanted = frames
+        self._send()
+
+    def _send(self) -> None:
+        if self._busy or self._wanted < 0:
+            return
+        self._weights.copy_(flat_weights(self._learner))
+        try:
+            self._pipe.send((self._wanted, time.monotonic()))
+        except OSError:  # the process died
+            self._fail("")
+        self._busy, self._wanted = True, -1
+
+    def poll(self) -> Evaluation | None:
+        """A finished evaluation, if there is one.
+
+        Raises:
+            RunFailed: the process failed.
+        """
+        if not self._pipe.poll():
+            return None
+        try:
+            answer = self._pipe.recv()
+        except (EOFError, OSError):
+            self._fail("")
+        if isinstance(answer, str):
+            self._fail(answer)
+        self._busy = False
+        self._send()
+        return answer
+
+    def check(self) -> None:
+        """Raise RunFailed if the process died."""
+        if self._process.exitcode is not None and not self._pipe.poll():  # else poll() tells what is left in the pipe
+            self._fail("")
+
+    def _fail(self, error: str) -> NoReturn:
+        self._process.join(EXIT_CODE_S)  # its exit code comes a little later than the end of its pipe
+        code = self._process.exitcode
+        traceback, cause = split_error(error)
+        raise RunFailed(
+            f"the evaluator (pid {self._process.pid}, {self._what}) died: "
+            f"{cause or ('it closed its pipe' if code is None else f'it was ended by {exit_words(code)}')}",
+            role="evaluator",
+            traceback=traceback,
+        )
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        self._pipe.close()
+        self._process.terminate()
+        self._process.join(2)
+        if self._process.exitcode is None:
+            self._process.kill()
+
+
+class LocalEvaluator:
+    """Evaluates at once in this process: for ``sequential``."""
+
+    def __init__(self, config: Config, spec: EnvSpec, run_dir: Path, learner: Learner) -> None:
+        self._config, self._run_dir, self._learner = config, run_dir, learner
+        # Building a policy draws from the global generator, from which training draws too.
+        with torch.random.fork_rng():
+            self._policy = evaluating.Policy(config, spec)
+        self._vector = envs.make(config.env, min(config.evaluator.num_envs, config.evaluator.episodes))
+        self._result: Evaluation | None = None
+        self._best = -np.inf
+
+    def request(self, frames: int) -> None:
+        """Evaluate the weights of now."""
+        start = time.monotonic()
+        self._policy.load(flat_weights(self._learner))
+        seed = self._config.seed * SEEDS_PER_RUN + evaluating.SEED_OFFSET
+        returns, lengths = evaluating.evaluate(self._policy, self._vector, self._config.evaluator.episodes, seed)
+        mean = float(np.mean(returns))
+        best = mean > self._best
+        if best:
+            self._best = mean
+            evaluating.save_policy(self._run_dir / "best" / "policy.pt", self._policy.flat, frames, mean)
+        self._result = Evaluation(frames, returns, lengths, time.monotonic() - start, start, best)
+
+    def poll(self) -> Evaluation | None:
+        """The evaluation made last, once."""
+        result, self._result = self._result, None
+        return result
+
+    def check(self) -> None:
+        """There is no process that could die."""
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._vector.close()

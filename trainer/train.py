@@ -1,0 +1,222 @@
+"""A run from its configuration to its summary, and the training loop.
+
+The way of a transition: ``processes/collector.py`` -> ``replay.py`` -> ``processes/learner.py``; weights go back by
+``update_policy_weights_``. Everything between processes is shared memory without locks (``boards.py``, ``replay.py``).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import envs
+from envs import EnvError
+from trainer import checkpoint, plot, run_folder
+from trainer.config import Config, first_line, to_dict
+from trainer.errors import RunFailed
+from trainer.loggers import RunInfo, open_loggers
+from trainer.loggers.sink import plain_value
+from trainer.metrics import Every, EverySeconds
+from trainer.processes import evaluator as evaluating
+from trainer.processes.collector import SEEDS_PER_RUN
+from trainer.processes.evaluator import Evaluation
+from trainer.processes.learner import NotFinite, linear
+from trainer.replay import layout, row_bytes
+from trainer.resources import check_fits
+from trainer.schedules import SCHEDULES
+from trainer.signals import Stopped, StopSignals
+from trainer.system import SUPERVISE_EVERY_S, System, build, choose_device
+
+STOP_S = 2.0  # until a signal interrupts a training loop that does not look at it
+
+
+def train(config: Config, command: list[str]) -> dict[str, Any]:
+    """Train as ``config`` says and return what RUN/summary.json holds, ``stop_signal`` being the signal that ended it.
+
+    Args:
+        config: validated, with every None resolved.
+        command: the command line, for the run's folder.
+
+    Raises:
+        ConfigError, EnvError: nothing was started.
+        RunFailed: a process died or the loss was not finite; everything is stopped, and there is a checkpoint if
+            training had begun.
+    """
+    torch.set_num_threads(config.learner.num_threads)
+    torch.manual_seed(config.seed)
+    spec = envs.describe(config.env)
+    device = choose_device(config.learner.device)
+    run_dir, config = run_folder.create(config, command)
+    assert config.collector.num_workers is not None  # `config` is resolved
+    streams = layout(config.replay.capacity_frames, config.collector.num_workers, config.collector.envs_per_worker)
+    scratch = Path(config.replay.scratch_dir or run_dir / "scratch") / f"replay_{os.getpid()}"
+    info = RunInfo(
+        run_dir, config.env.id, config.algorithm.name, config.seed, config.budget_frames, to_dict(config),
+        streams.num_workers, streams.num_streams, str(device),
+    )  # fmt: skip
+    loggers = open_loggers(config.logger, info)
+    summary: dict[str, Any] = {
+        "env_id": config.env.id, "algorithm": config.algorithm.name, "seed": config.seed, "preset": config.preset,
+        "status": "failed", "reason": "", "stop_signal": None, "frames": 0, "updates": 0, "wall_s": 0.0,
+        "frames_per_s": 0.0, "updates_per_s": 0.0, "eval_return_mean": None, "eval_return_std": None,
+        "eval_episodes": None,
+    }  # fmt: skip
+    start = time.monotonic()
+    with StopSignals(leftovers=scratch) as stop:
+        try:
+            scratch.mkdir(parents=True)
+            fits = check_fits(row_bytes(spec) * streams.rows, scratch, streams.num_workers, shared_bytes=2**24)
+            loggers.event(f"run folder {run_dir}; {fits}")
+            _run(build(config, run_dir, spec, device, streams, scratch, loggers, stop), summary)
+        except Stopped:
+            summary |= {"status": "stopped", "reason": f"signal {stop.name}", "stop_signal": stop.number}
+        except Exception as error:
+            summary["reason"] = first_line(error)
+            if isinstance(error, RunFailed) and error.traceback:
+                loggers.event(f"traceback of the {error.role}:\n{error.traceback}", role=error.role)
+            raise
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+            summary["total_s"] = time.monotonic() - start
+            summary = {key: plain_value(value) for key, value in summary.items()}
+            run_folder.write_json(run_dir / "summary.json", summary)
+            plot.curve(run_dir)
+            loggers.close(summary)
+    return summary
+
+
+def _run(system: System, summary: dict[str, Any]) -> None:
+    """Start the system, train, stop it and evaluate; ``summary`` takes what is known, however that ends."""
+    stop = system.stop
+    try:
+        with stop.raising(after_s=0):
+            system.start()
+        try:
+            with stop.raising(after_s=STOP_S):
+                summary |= _train(system)
+            system.learner.check()
+        except (RunFailed, EnvError, NotFinite) as error:
+            if stop.number:  # it went to the workers too, and they were faster
+                raise Stopped from error
+            role, traceback = getattr(error, "role", "main"), getattr(error, "traceback", "")
+            raise RunFailed(f"{error} (checkpoints: {system.run_dir / 'checkpoints'})", role, traceback) from error
+        finally:
+            summary |= _last_figures(system)
+            system.save(summary["frames"])
+    finally:
+        system.close()
+    with stop.raising(after_s=0):
+        summary |= final_evaluation(system)
+    summary |= {"status": "finished"}
+
+
+def _train(system: System) -> dict[str, Any]:
+    """The training loop: a schedule collects and learns, everything else happens when its time has come."""
+    config, learner, evaluator = system.config, system.learner, system.evaluator
+    assert evaluator is not None  # the system is started
+    evaluate_every = Every(config.evaluator.every_frames)
+    save_every = EverySeconds(config.checkpoint.save_every_seconds)
+    log_every, supervise_every = EverySeconds(config.logger.every_seconds), EverySeconds(SUPERVISE_EVERY_S)
+    start = system.telemetry.start = time.monotonic()
+    system.publish()
+    for _ in SCHEDULES[config.schedule.name](system):
+        if system.stop.number:
+            raise Stopped
+        frames = system.board.total_frames()
+        if supervise_every.crossed():
+            system.check()
+            fraction = frames / config.budget_frames
+            learner.set_learning_rate(linear(config.learner.learning_rate, config.learner.learning_rate_end, fraction))
+        if evaluate_every.crossed(frames):
+            evaluator.request(frames)
+        if evaluation := evaluator.poll():
+            report(system, evaluation)
+            if reached(config, evaluation):
+                return {
+                    "reason": f"evaluator.stop_at_return={config.evaluator.stop_at_return:g} was reached",
+                    "solved_s": evaluation.taken_at - start,
+                    "solved_frames": evaluation.frames,
+                }
+        if log_every.crossed():
+            system.loggers.write(system.telemetry.row(learner.updates, learner.metrics()))
+        if save_every.crossed():
+            system.save(frames)
+    if system.stop.number:  # the schedule saw it first
+        raise Stopped
+    return {"reason": "the budget is used up", "solved_s": None, "solved_frames": None}
+
+
+def _last_figures(system: System) -> dict[str, Any]:
+    """The last row for the loggers, and what the summary takes of it."""
+    learner, wall_s = system.learner, time.monotonic() - system.telemetry.start
+    try:
+        figures = learner.metrics()
+    except NotFinite:  # which is what the run ends with
+        figures = {}
+    row = system.telemetry.row(learner.updates, figures)
+    system.loggers.write(row)
+    return {
+        "frames": row["frames"], "updates": row["updates"], "wall_s": wall_s, "frames_per_s": row["frames"] / wall_s,
+        "updates_per_s": row["updates"] / wall_s, "episodes": row["episodes"], "return_mean": row["return_mean"],
+        "redrawn_rows": system.replay.redrawn,
+    }  # fmt: skip
+
+
+def report(system: System, evaluation: Evaluation) -> None:
+    """An evaluation to the loggers."""
+    best = ", the best so far" if evaluation.best else ""
+    system.loggers.event(
+        f"evaluation at {evaluation.frames} frames: return {evaluation.mean:.1f} +- {evaluation.std:.1f} over "
+        f"{len(evaluation.returns)} greedy episodes{best}",
+        role="evaluator",
+    )
+    system.loggers.write(
+        {
+            "frames": evaluation.frames,
+            "wall_s": evaluation.taken_at - system.telemetry.start,
+            "eval_return_mean": evaluation.mean,
+            "eval_return_std": evaluation.std,
+            "eval_episodes": len(evaluation.returns),
+            "eval_length_mean": float(np.mean(evaluation.lengths)),
+            "eval_s": evaluation.seconds,
+        }
+    )
+
+
+def reached(config: Config, evaluation: Evaluation) -> bool:
+    """Whether the run may end with this evaluation."""
+    return config.evaluator.stop_at_return is not None and evaluation.mean >= config.evaluator.stop_at_return
+
+
+def final_evaluation(system: System) -> dict[str, Any]:
+    """Fresh greedy episodes of the last and of the best policy; ``eval_*`` is the best one's.
+
+    "Best" was chosen by the run's evaluations, on other episodes: its figure here is not the maximum it was chosen by.
+    """
+    config, folder, results = system.config, system.run_dir, {}
+    policy = evaluating.Policy(config, system.spec)
+    last = checkpoint.load(folder / "checkpoints" / "last_policy.pt")
+    if not (folder / "best" / "policy.pt").exists():  # no evaluation was asked for during the run
+        checkpoint.write_aside(last, folder / "best" / "policy.pt")
+    best = checkpoint.load(folder / "best" / "policy.pt")
+    for name, kept in (("last", last), ("best", best)):
+        policy.load(kept["weights"])
+        vector = envs.make(config.env, min(config.evaluator.num_envs, config.evaluator.final_episodes))
+        seed = config.seed * SEEDS_PER_RUN + evaluating.SEED_OFFSET + config.evaluator.num_envs
+        results[name] = evaluating.evaluate(policy, vector, config.evaluator.final_episodes, seed)[0]
+        vector.close()
+        system.loggers.event(
+            f"final evaluation, {name} policy: return {np.mean(results[name]):.1f} +- {np.std(results[name]):.1f} over "
+            f"{len(results[name])} greedy episodes",
+            role="evaluator",
+        )
+    return {
+        "eval_return_mean": float(np.mean(results["best"])), "eval_return_std": float(np.std(results["best"])),
+        "eval_episodes": len(results["best"]), "eval_last_return_mean": float(np.mean(results["last"])),
+    }  # fmt: skip
