@@ -92,8 +92,9 @@ class Rollout:
         mask = self.observation.get("action_mask")
         self.greedy = greedy_policy(policy.module[0].module, self.stacks.seen(self.observation), mask)
         self.ended = np.zeros(n, bool)  # whose row to be written is final
-        self.age = np.zeros(n, np.int32)
-        self.returns, self.lengths = np.zeros(n), np.zeros(n, np.int64)
+        self.age = np.zeros(n, np.int32)  # steps since the episode's first observation
+        self.num_ended = 0
+        self.returns = np.zeros(n)
 
     def act(self, frames: int) -> np.ndarray:
         """Exploring actions int64 [N] for the current observation, after ``frames`` frames of all workers."""
@@ -127,22 +128,22 @@ class Rollout:
         fresh, self.ended = self.ended, terminated | truncated
         self.stacks.push(self.observation, fresh)
         self.age += 1
-        self.age[fresh] = 0
         self.returns += self.vector.raw_reward
-        self.lengths += ~fresh
-        self.board.frames[self.worker] += self.num_envs - np.count_nonzero(fresh)
-        if self.ended.any():
+        if self.num_ended:
+            self.age[fresh] = 0
+        self.board.frames[self.worker] += self.num_envs - self.num_ended  # a final row is no transition
+        self.num_ended = int(np.count_nonzero(self.ended))
+        if self.num_ended:
             self._finish_episodes()
         self.board.heartbeat[self.worker] = time.monotonic()
 
     def _finish_episodes(self) -> None:
-        board, worker, total = self.board, self.worker, self.board.total_frames()
-        count, kept = int(board.episodes_done[worker]), board.episodes.shape[1]
-        for env in np.flatnonzero(self.ended):
-            board.episodes[worker, count % kept] = self.returns[env], self.lengths[env], total
-            count += 1
-        board.episodes_done[worker] = count
-        self.returns[self.ended], self.lengths[self.ended] = 0, 0
+        board, worker, ring = self.board, self.worker, self.board.episodes[self.worker]
+        done, count = np.flatnonzero(self.ended), int(board.episodes_done[worker])
+        slots = (count + np.arange(len(done))) % len(ring)
+        ring[slots, 0], ring[slots, 1], ring[slots, 2] = self.returns[done], self.age[done], board.total_frames()
+        board.episodes_done[worker] = count + len(done)
+        self.returns[done] = 0
 
     @torch.inference_mode()
     def run(self) -> None:
