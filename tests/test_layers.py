@@ -18,7 +18,7 @@ LAYERS = [
     {"system", "forkserver", "finished"},
     {"evaluators"},
     {"processes"},
-    {"algorithms", "replay", "checkpoint", "agents", "selfplay", "telemetry"},
+    {"algorithms", "replay", "recording", "checkpoint", "agents", "selfplay", "telemetry"},
     {"networks", "metrics", "loggers", "acting", "boards", "limiter", "plot", "resources", "run_folder", "compose"}
     | {"signals", "errors"},
     {"validation"},
