@@ -172,7 +172,8 @@ def test_what_the_collectors_count_and_store_is_right(
         expected = sorted(episode for stream, count in rows.items() for episode in episodes_of(stream, count))
         done = int(board.episodes_done[worker])
         assert [tuple(row[:2]) for row in sorted(board.episodes[worker, :done].tolist())] == expected
-        assert done > 10  # how the frames are shared out is a matter of speed
+
+    assert board.episodes_done.sum() > 200  # together: how two workers share the frames is a matter of speed
 
     # Every row that is still stored is the one that its place in time stands for, final rows among them.
     columns = system.replay._columns
