@@ -154,3 +154,21 @@ def peer_line(meter: Meter, env_steps: int, updates: int, wall_s: float, **more:
             "other_cores": round(meter.other_cores, 2),
         }
     )
+
+
+def describe() -> str:
+    """The machine and the date in words: cores, processor, memory, versions."""
+    import datetime
+    import os
+    import platform
+
+    import torch
+
+    info = Path("/proc/cpuinfo").read_text()
+    model = next((line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")), "CPU")
+    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    return (
+        f"{len(os.sched_getaffinity(0))} cores of {model}, {gib:.0f} GiB, {gpu}, Python {platform.python_version()}, "
+        f"torch {torch.__version__}, {datetime.date.today()}"
+    )

@@ -27,8 +27,6 @@ ATARI = {
     "stack_num": 1,  # frames are stacked by the caller
     "frame_skip": 4,
     "noop_max": 30,
-    "img_height": 84,
-    "img_width": 84,
     "gray_scale": True,
     "episodic_life": False,
     "reward_clip": False,
@@ -81,7 +79,8 @@ def _pool(env: Any, num_envs: int, seed: int) -> Any:
         near = difflib.get_close_matches(env.id.rpartition("/")[2], known, n=3, cutoff=0.5)
         nearest = f"the nearest are {', '.join(near)}" if near else "none is similar"
         raise EnvError(f"{env.id}: EnvPool knows no environment of that id ({nearest}).")
-    options = {**(ATARI if env.preprocessing == "atari" else {}), **env.kwargs}
+    atari = {**ATARI, "img_height": env.screen_size, "img_width": env.screen_size}
+    options = {**(atari if env.preprocessing == "atari" else {}), **env.kwargs}
     if env.max_episode_steps is not None:
         options["max_episode_steps"] = env.max_episode_steps
     try:

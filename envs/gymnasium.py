@@ -5,7 +5,7 @@ package of ``import_modules`` registers, and ids of packages that declare Gymnas
 (``MinAtar/Breakout-v1``).
 
 ``preprocessing="atari"`` is the usual one: no frame skip in the emulator, 1 to 30 no-ops at reset, 4 frames a step
-with the maximum over the last two, grey, 84 x 84, episodes end with the game and not with a life.
+with the maximum over the last two, grey, ``screen_size`` pixels square (84), episodes end with the game and not with a life.
 ``max_episode_steps`` then counts steps of 4 frames. Sticky actions are the id's own (0.25 for ``ALE/...-v5``).
 
 ``vectorization``: ``sync`` is `envs.vector`. ``native`` is the environment's own ``vector_entry_point``; it must
@@ -124,7 +124,7 @@ def _build(env: Any, render_mode: str | None) -> gym.Env[Any, Any]:
     # Grey frames from the emulator itself: the preprocessing asks for them anyway, and colours cost 50 us a step.
     raw = gym.make(env.id, disable_env_checker=True, **{"frameskip": 1, "obs_type": "grayscale", **options})
     frames: gym.Env[Any, Any] = gym.wrappers.AtariPreprocessing(
-        raw, noop_max=30, frame_skip=4, screen_size=84, terminal_on_life_loss=False, grayscale_obs=True
+        raw, noop_max=30, frame_skip=4, screen_size=env.screen_size, terminal_on_life_loss=False, grayscale_obs=True
     )
     # Outside of the preprocessing, for the limit counts the agent's steps.
     return frames if env.max_episode_steps is None else gym.wrappers.TimeLimit(frames, env.max_episode_steps)

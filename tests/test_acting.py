@@ -10,7 +10,7 @@ import torch
 
 from envs import EnvSpec, Leaf
 from trainer.acting import Explorer, FrameStacks, apex_ladder, greedy_policy, linear_epsilon
-from trainer.config import CollectorConfig
+from trainer.config import AlgorithmConfig, CollectorConfig
 from trainer.networks import QNetwork
 
 STACKED = EnvSpec(
@@ -59,8 +59,8 @@ class Table(torch.nn.Module):
 def test_greedy_takes_the_largest_legal_value():
     mask = np.array([[True, False, True], [False, True, True], [True, False, False]])
     rows = [np.arange(3)]
-    assert greedy_policy(Table(), rows, None)(rows, None).tolist() == [1, 0, 2]
-    assert greedy_policy(Table(), rows, mask)(rows, mask).tolist() == [2, 1, 0]
+    assert greedy_policy(Table(), rows, None)(rows, None)[0].tolist() == [1, 0, 2]
+    assert greedy_policy(Table(), rows, mask)(rows, mask)[0].tolist() == [2, 1, 0]
 
 
 def test_a_recorded_policy_acts_as_the_network_and_follows_new_weights():
@@ -68,11 +68,11 @@ def test_a_recorded_policy_acts_as_the_network_and_follows_new_weights():
     rng = np.random.default_rng(1)
     seen = [rng.integers(0, 256, (64, 3, 4, 4), dtype=np.uint8), rng.random((64, 2), np.float32)]
     leaves = (Leaf("a", (4, 4), "uint8", "image", "hw", stack=3), Leaf("b", (2,), "float32", "vector"))
-    network = QNetwork(EnvSpec("test", leaves, 4), [16, 16])
+    network = QNetwork(EnvSpec("test", leaves, 4), AlgorithmConfig(hidden_sizes=[16, 16]))
     policy, taken = greedy_policy(network, seen, None), []
     with torch.inference_mode():
         for _ in range(3):
-            taken.append(policy(seen, None))
+            taken.append(policy(seen, None)[0])
             assert np.array_equal(taken[-1], network(*map(torch.from_numpy, seen)).argmax(-1).numpy())
             for parameter in network.parameters():
                 parameter.data.normal_()

@@ -77,11 +77,36 @@ def test_shipped_file_makes_a_valid_run(group: str, option: str) -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_preset_leaves_keys_of_other_groups_alone(preset: str) -> None:
-    """Presets are merged last: a key that a group's file sets as well would win over `schedule=sync` and the like."""
+    """A key that a group's file sets as well would win over `schedule=sync` and the like, for presets come later.
+
+    Only the algorithm comes later still: `algorithm=rainbow` holds whatever the preset says.
+    """
     values = read("preset", preset)
     for group, option in FILES:
-        if group != "preset":
+        if group not in ("preset", "algorithm"):
             assert not set(read(group, option)) & set(values.get(group, {})), f"{group}/{option}.yaml"
+
+
+def test_an_algorithm_chosen_by_name_holds_whatever_the_preset_says() -> None:
+    config = load(["preset=mountaincar", "algorithm=rainbow"], cores=2).config
+    algorithm = config.algorithm
+    assert (algorithm.name, algorithm.n_step, algorithm.scale_observations) == ("rainbow", 3, True)
+    assert algorithm.double and algorithm.dueling and algorithm.noisy and algorithm.prioritized
+    apex = load(["preset=cartpole", "algorithm=apex"], cores=2).config
+    assert (apex.collector.exploration, apex.replay.initial_priority, apex.algorithm.name) == (
+        "apex",
+        "collector",
+        "apex",
+    )
+    linear = load(["preset=cartpole", "algorithm=apex", "collector=linear"], cores=2).config
+    assert linear.collector.exploration == "linear"
+
+
+def test_algorithms_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ConfigError, match="algorithm.double=true does not go with algorithm=munchausen"):
+        load(["algorithm=munchausen", "algorithm.double=true"], cores=2)
+    with pytest.raises(ConfigError, match="algorithm.v_min=10 is not below algorithm.v_max=-10"):
+        load(["algorithm=c51", "algorithm.v_min=10", "algorithm.v_max=-10"], cores=2)
 
 
 def test_top_file_begins_with_the_default_preset_and_its_environment() -> None:
@@ -272,7 +297,7 @@ def test_value_at_the_edge_is_taken(values: dict[str, Any]) -> None:
 
 def test_every_choice_is_checked() -> None:
     choices = {key: item.metadata["choices"] for key, item in config_keys().items() if "choices" in item.metadata}
-    assert len(choices) == 13
+    assert len(choices) == 14
     for key, options in choices.items():
         for option in options:
             assert validate(changed(Config(), {key: option}), cores=2) == []

@@ -18,6 +18,7 @@ LAYERS = [
     {"system", "forkserver", "finished"},
     {"evaluators"},
     {"processes"},
+    {"priorities", "diagnostics"},
     {"algorithms", "replay", "recording", "checkpoint", "agents", "selfplay", "telemetry"},
     {"networks", "metrics", "loggers", "acting", "boards", "limiter", "plot", "resources", "run_folder", "compose"}
     | {"signals", "errors"},

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from envs import EnvSpec, Leaf
+from trainer.config import AlgorithmConfig
 from trainer.networks import ACTIVATIONS, Flatten, OneHot, QNetwork, parameter_count
 
 
 def spec(*leaves: Leaf, num_actions: int = 3) -> EnvSpec:
     return EnvSpec("test", leaves, num_actions)
+
+
+NO_NOISE: Iterator[torch.Tensor] = iter(())
+
+
+def made(env: EnvSpec, hidden_sizes: list[int], channels_last: bool = True, **options: Any) -> QNetwork:
+    return QNetwork(env, AlgorithmConfig(hidden_sizes=hidden_sizes, **options), channels_last)
 
 
 def image(shape: tuple[int, ...], axes: str, dtype: str = "uint8", stack: int = 1) -> Leaf:
@@ -61,7 +72,7 @@ def test_categories_of_two_axes_count_in_c_order():
 def test_images_reach_the_convolutions_as_scaled_channels(axes, stack, channels_last):
     height, width, channels = 10, 12, 1 if axes == "hw" else 3
     leaf = image({"hw": (10, 12), "hwc": (10, 12, 3), "chw": (3, 10, 12)}[axes], axes, stack=stack)
-    network = QNetwork(spec(leaf), [8], channels_last=channels_last)
+    network = made(spec(leaf), [8], channels_last)
     x = frames(leaf, 5)
     with_stack = x.unsqueeze(1) if stack == 1 else x  # [B, stack, ...]
     # By hand: one plane for each (frame of the stack, channel), the oldest frame first.
@@ -74,14 +85,14 @@ def test_images_reach_the_convolutions_as_scaled_channels(axes, stack, channels_
             planes += [frame[..., c] if axes == "hwc" else frame[:, c] for c in range(channels)]
     expected_input = torch.stack(planes, 1).float() / 255
     assert expected_input.shape == (5, stack * channels, height, width)
-    expected = network.head(network.encoders[0].convolutions(expected_input).flatten(1))
+    expected = network.head(network.encoders[0].convolutions(expected_input).flatten(1), NO_NOISE)
     assert torch.allclose(network(x), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("side", [84, 20])
 def test_channels_last_gives_the_same_values(side):
     leaf = image((side, side), "hw", stack=4)
-    last, first = (QNetwork(spec(leaf), [32], channels_last=flag) for flag in (True, False))
+    last, first = (made(spec(leaf), [32], flag) for flag in (True, False))
     last.load_state_dict(first.state_dict())
     assert last.encoders[0].convolutions[0].weight.is_contiguous(memory_format=torch.channels_last)
     x = frames(leaf, 6)
@@ -90,9 +101,9 @@ def test_channels_last_gives_the_same_values(side):
 
 def test_floats_of_an_image_are_not_scaled():
     leaf = image((8, 8, 2), "hwc", dtype="float32")
-    network = QNetwork(spec(leaf), [])
+    network = made(spec(leaf), [])
     x = frames(leaf, 3)
-    expected = network.head(network.encoders[0].convolutions(x.permute(0, 3, 1, 2)).flatten(1))
+    expected = network.head(network.encoders[0].convolutions(x.permute(0, 3, 1, 2)).flatten(1), NO_NOISE)
     assert torch.allclose(network(x), expected, atol=1e-6)
 
 
@@ -107,10 +118,10 @@ def test_floats_of_an_image_are_not_scaled():
     ],
 )
 def test_the_encoder_follows_the_image_size(shape, cnn, filters, features):
-    network = QNetwork(spec(image(shape, "hw")), [32], cnn=cnn)
+    network = made(spec(image(shape, "hw")), [32], cnn=cnn)
     convolutions = [m for m in network.encoders[0].convolutions if isinstance(m, nn.Conv2d)]
     assert tuple(m.out_channels for m in convolutions) == filters
-    assert network.head[0].in_features == features
+    assert network.head.layers[0].in_features == features
 
 
 def test_several_leaves_are_joined_in_the_order_of_the_spec():
@@ -120,19 +131,20 @@ def test_several_leaves_are_joined_in_the_order_of_the_spec():
         Leaf("observation.m", (4,), "bool", "binary"),
         Leaf("observation.i", (8, 8), "uint8", "image", "hw", stack=2),
     )
-    network = QNetwork(spec(*leaves, num_actions=5), [16, 16], activation="silu")
+    network = made(spec(*leaves, num_actions=5), [16, 16], activation="silu")
     x = [torch.randn(7, 2), torch.randint(3, (7, 1)), torch.rand(7, 4) < 0.5, frames(leaves[3], 7)]
     features = torch.cat([e(leaf) for e, leaf in zip(network.encoders, x, strict=True)], 1)
     assert features.shape == (7, 2 + 3 + 4 + 16 * 6 * 6)
     assert torch.equal(features[:, :2], x[0]) and torch.equal(features[:, 5:9], x[2].float())
     values = network(*x)
     assert values.shape == (7, 5) and values.dtype == torch.float32
-    assert torch.equal(values, network.head(features))
+    assert torch.equal(values, network.head(features, NO_NOISE))
 
 
 def test_the_mlp_has_the_asked_widths_and_activation():
-    network = QNetwork(spec(Leaf("observation", (4,), "float32", "vector"), num_actions=2), [120, 84], "tanh")
-    assert [type(m) for m in network.head] == [nn.Linear, nn.Tanh, nn.Linear, nn.Tanh, nn.Linear]
+    network = made(spec(Leaf("observation", (4,), "float32", "vector"), num_actions=2), [120, 84], activation="tanh")
+    assert [type(m) for m in network.head.layers] == [nn.Linear] * 3
+    assert [type(m) for m in network.head.activations] == [nn.Tanh] * 2
     assert parameter_count(network) == 4 * 120 + 120 + 120 * 84 + 84 + 84 * 2 + 2
     assert set(ACTIVATIONS) == {"relu", "tanh", "silu"}
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import Tensor
 
 from envs.counting import decode_image, episode_length, expected_reward, is_truncation, legal_actions
@@ -56,11 +57,16 @@ def wrong(batch: dict[Any, Tensor], n_step: int, stack: int, env: dict[str, Any]
     return ~right
 
 
-@pytest.mark.parametrize(("env", "n_step", "stack"), [(PLAIN, 1, 1), (RICH, 3, 4)], ids=["plain", "rich"])
+@pytest.mark.parametrize(
+    ("env", "n_step", "stack", "prioritized"),
+    [(PLAIN, 1, 1, False), (RICH, 3, 4, False), (RICH, 3, 4, True)],
+    ids=["plain", "rich", "prioritized"],
+)
 def test_no_sampled_row_is_torn_mixed_or_wrong_and_a_killed_writer_stops_nobody(
     env: dict[str, Any],
     n_step: int,
     stack: int,
+    prioritized: bool,
     small_config: Callable[..., Config],
     started: Callable[[Config], Any],
 ):
@@ -68,7 +74,7 @@ def test_no_sampled_row_is_torn_mixed_or_wrong_and_a_killed_writer_stops_nobody(
     config = small_config(
         budget_frames=10**9,
         env={"kwargs": env, "frame_stack": stack},
-        algorithm={"n_step": n_step, "gamma": GAMMA},
+        algorithm={"n_step": n_step, "gamma": GAMMA, "prioritized": prioritized},
         collector={"num_workers": workers, "envs_per_worker": envs_per_worker},
         replay={"capacity_frames": workers * envs_per_worker * RING},
         learner={"batch_size": 128},
@@ -82,6 +88,8 @@ def test_no_sampled_row_is_torn_mixed_or_wrong_and_a_killed_writer_stops_nobody(
         """Draw ``rows`` rows and check all of them, while the writers write; the last batch."""
         for _ in range(0, rows, 4 * 128):
             batch = replay.batches(4)
+            # Late for many rows, as the writers are some 50 laps a second fast.
+            replay.reprioritize({key: tensor[0] for key, tensor in batch.items()}, torch.rand(128))
             bad = wrong(batch, n_step, stack, env)
             assert not bad.any(), f"{bad.sum()} of {len(bad)} rows"
         return batch

@@ -17,6 +17,9 @@ from typing import Any, cast
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 
 
+SEEDS_PER_RUN = 1_000_000  # environment seeds: run seed * this + stream
+
+
 class ConfigError(ValueError):
     """A configuration that cannot be run; its text is one sentence for the user."""
 
@@ -35,6 +38,7 @@ class EnvConfig:
     kwargs: dict[str, Any] = field(default_factory=dict)  # handed to the environment's constructor
     import_modules: list[str] = field(default_factory=list)  # packages that register the id when imported
     preprocessing: str = one_of("none", "atari")
+    screen_size: int = 84  # atari: frames of so many pixels square; 42 makes an update 9 times cheaper
     frame_stack: int = 1  # frames that the policy sees at once; stored once each
     vectorization: str = one_of("auto", "sync", "native")  # sync: in this process; native: its vector_entry_point
     max_episode_steps: int | None = None  # None keeps the environment's own limit
@@ -48,8 +52,24 @@ class AlgorithmConfig:
     name: str = "dqn"  # one of configs/algorithm/
     gamma: float = 0.99
     n_step: int = 1
-    double: bool = True
+    double: bool = True  # the online network chooses the next action, the target judges it
+    dueling: bool = False  # value and advantage in two heads
+    noisy: bool = False  # noisy linear layers explore, in place of epsilon
+    noisy_sigma: float = 0.5
+    prioritized: bool = False  # draw transitions by TD error; how: replay.priority_*
     loss_function: str = one_of("smooth_l1", "l2")
+    value_rescaling: bool = False  # learn h(x) = sign(x) (sqrt(|x| + 1) - 1) + x / 1000 of the return
+    num_atoms: int = 51  # c51
+    v_min: float = -10.0  # c51: smallest and largest return that can be told apart
+    v_max: float = 10.0
+    num_quantiles: int = 32  # qrdqn
+    num_fractions: int = 8  # iqn: of a transition; as many of its successor
+    num_acting_fractions: int = 32  # iqn: evenly spread fractions that acting averages over
+    fraction_cosines: int = 64  # iqn: of the embedding
+    risk_level: float = 1.0  # iqn: act by the mean of this worst share of returns; 1 is risk-neutral
+    munchausen_alpha: float = 0.9  # munchausen: weight of the log-policy added to the reward
+    munchausen_temperature: float = 0.03
+    munchausen_clip: float = -1.0  # least log-policy term
     target_update_every_updates: int = 100  # hard updates; ignored when target_tau is set
     target_tau: float | None = None  # soft updates after every update: target += tau * (online - target)
     hidden_sizes: list[int] = field(default_factory=lambda: [120, 84])
@@ -77,6 +97,11 @@ class ReplayConfig:
     """The shared replay."""
 
     capacity_frames: int = 50_000
+    priority_alpha: float = 0.5  # drawn with probability in proportion to priority ** alpha; 0 is uniform
+    priority_beta: float = 0.4  # importance weights are (N P) ** -beta over their largest ...
+    priority_beta_end: float = 1.0  # ... linearly to this over the budget
+    priority_eps: float = 1e-6  # added to a TD error
+    initial_priority: str = one_of("max", "collector")  # of a new row: the largest so far, or the collector's TD error
     scratch_dir: str | None = None  # None: RUN/scratch
 
 
@@ -94,7 +119,7 @@ class LearnerConfig:
     execution: str = one_of("auto", "eager", "trace", "compile")
     precision: str = one_of("float32", "bfloat16")  # bfloat16: autocast of the networks
     channels_last: bool = True  # memory format of convolutions
-    prefetch_batches: int = 16  # batches gathered at once
+    prefetch_batches: int = 16  # batches gathered at once, at most; priorities within them are as old as they are many
     publish_every_updates: int = 10
     num_threads: int = 1
 

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config, spec, policy = open_run(options.run, options.policy)
         vector = envs.make(config.env, min(options.num_envs, options.episodes))
-        returns, lengths = evaluate(policy, vector, options.episodes, options.seed)
+        played = evaluate(policy, vector, options.episodes, options.seed)
         vector.close()
     except (ConfigError, CheckpointError, envs.EnvError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -37,12 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     result = {
         "env_id": spec.id,
         "policy": options.policy,
-        "episodes": len(returns),
-        "eval_return_mean": float(np.mean(returns)),
-        "eval_return_std": float(np.std(returns)),
-        "eval_return_min": min(returns),
-        "eval_return_max": max(returns),
-        "eval_length_mean": float(np.mean(lengths)),
+        "episodes": len(played.returns),
+        "eval_return_mean": float(np.mean(played.returns)),
+        "eval_return_std": float(np.std(played.returns)),
+        "eval_return_min": min(played.returns),
+        "eval_return_max": max(played.returns),
+        "eval_length_mean": float(np.mean(played.lengths)),
     }
     print(json.dumps(result))
     return 0

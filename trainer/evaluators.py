@@ -8,18 +8,14 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NoReturn
 
-import numpy as np
 import torch
 from torch import Tensor
 
-import envs
 from envs import EnvSpec
 from trainer.boards import split_error
 from trainer.config import Config
 from trainer.errors import RunFailed, exit_words
-from trainer.processes import evaluator as evaluating
-from trainer.processes.collector import SEEDS_PER_RUN
-from trainer.processes.evaluator import Evaluation
+from trainer.processes.evaluator import Evaluation, Judge
 from trainer.processes.learner import Learner, flat_weights
 
 EXIT_CODE_S = 3.0  # until the exit code of a process whose pipe has ended is known
@@ -102,26 +98,15 @@ class LocalEvaluator:
     """Evaluates at once in this process: for ``sequential``."""
 
     def __init__(self, config: Config, spec: EnvSpec, run_dir: Path, learner: Learner) -> None:
-        self._config, self._run_dir, self._learner = config, run_dir, learner
+        self._learner = learner
         # Building a policy draws from the global generator, from which training draws too.
         with torch.random.fork_rng():
-            self._policy = evaluating.Policy(config, spec)
-        self._vector = envs.make(config.env, min(config.evaluator.num_envs, config.evaluator.episodes))
+            self._judge = Judge(config, spec, run_dir)
         self._result: Evaluation | None = None
-        self._best = -np.inf
 
     def request(self, frames: int) -> None:
         """Evaluate the weights of now."""
-        start = time.monotonic()
-        self._policy.load(flat_weights(self._learner))
-        seed = self._config.seed * SEEDS_PER_RUN + evaluating.SEED_OFFSET
-        returns, lengths = evaluating.evaluate(self._policy, self._vector, self._config.evaluator.episodes, seed)
-        mean = float(np.mean(returns))
-        best = mean > self._best
-        if best:
-            self._best = mean
-            evaluating.save_policy(self._run_dir / "best" / "policy.pt", self._policy.flat, frames, mean)
-        self._result = Evaluation(frames, returns, lengths, time.monotonic() - start, start, best)
+        self._result = self._judge.evaluate(flat_weights(self._learner), frames, time.monotonic())
 
     def poll(self) -> Evaluation | None:
         """The evaluation made last, once."""
@@ -133,4 +118,4 @@ class LocalEvaluator:
 
     def close(self) -> None:
         """Close the environments."""
-        self._vector.close()
+        self._judge.close()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
 from envs import EnvSpec, Leaf
+from trainer.config import AlgorithmConfig
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "silu": nn.SiLU}
 
@@ -92,54 +95,189 @@ def _fitting_cnn(height: int, width: int) -> str:
     return "nature" if min(height, width) >= 36 else "small"
 
 
-class QNetwork(nn.Module):
-    """Action values of an observation.
+class NoisyLinear(nn.Module):
+    """A linear layer whose weights carry factorised Gaussian noise (Fortunato et al. 2018, section 3, eq. 9 to 11).
 
-    Each leaf has its encoder (numbers are flattened, categories one-hot, images convolved), an MLP follows.
+    ``y = (mu_w + sigma_w * f(e_out) f(e_in)^T) x + mu_b + sigma_b * f(e_out)``, with ``f(e) = sign(e) sqrt(|e|)``.
+
+    TorchRL's layer computes the same, but keeps the noise in buffers: they would travel to the workers with every
+    version of the weights, doubling it, and a recorded update would see one noise for ever. Here it is drawn within the
+    call, or given to it.
+
+    Args:
+        inputs: I.
+        outputs: O.
+        sigma: initial noise, over sqrt(I).
+    """
+
+    def __init__(self, inputs: int, outputs: int, sigma: float) -> None:
+        super().__init__()
+        self.inputs, self.noise_size = inputs, inputs + outputs
+        bound = 1 / math.sqrt(inputs)
+        self.weight_mu = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound))
+        self.bias_mu = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
+        self.weight_sigma = nn.Parameter(torch.full((outputs, inputs), sigma * bound))
+        self.bias_sigma = nn.Parameter(torch.full((outputs,), sigma * bound))
+
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        """[..., I] to [..., O]; ``noise`` is standard normal [I + O], None: the mean weights."""
+        if noise is None:
+            return nn.functional.linear(x, self.weight_mu, self.bias_mu)
+        factor = noise.sign() * noise.abs().sqrt()
+        e_in, e_out = factor[: self.inputs], factor[self.inputs :]
+        weight = self.weight_mu + self.weight_sigma * e_out[:, None] * e_in
+        return nn.functional.linear(x, weight, self.bias_mu + self.bias_sigma * e_out)
+
+
+class MLP(nn.Module):
+    """Linear layers with an activation between them, and behind the last one if ``ends_active``.
+
+    Args:
+        sizes: widths, the input's first.
+        activation: one of `ACTIVATIONS`.
+        sigma: of noisy layers; None: plain ones.
+        ends_active: an activation behind the last layer too.
+    """
+
+    def __init__(self, sizes: list[int], activation: str, sigma: float | None, ends_active: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Linear(a, b) if sigma is None else NoisyLinear(a, b, sigma) for a, b in itertools.pairwise(sizes)
+        )
+        self.activations = nn.ModuleList(
+            ACTIVATIONS[activation]() for _ in range(len(self.layers) - (0 if ends_active else 1))
+        )
+
+    def forward(self, x: Tensor, noise: Iterator[Tensor]) -> Tensor:
+        """[..., sizes[0]] to [..., sizes[-1]]; each noisy layer takes the next of ``noise``, if there is one."""
+        for i, layer in enumerate(self.layers):
+            x = layer(x) if isinstance(layer, nn.Linear) else layer(x, next(noise, None))
+            if i < len(self.activations):
+                x = self.activations[i](x)
+        return x
+
+
+class QNetwork(nn.Module):
+    """Action values of an observation, or K numbers for each action from which they follow.
+
+    Each leaf has its encoder (numbers are flattened, categories one-hot, images convolved), an MLP follows. Dueling
+    (Wang et al. 2016, eq. 9): two of its last hidden layer, whose outputs are V and A, and ``Q = V + A - mean A``.
 
     Args:
         spec: the environment.
-        hidden_sizes: widths of the MLP's hidden layers.
-        activation: relu, tanh or silu.
-        cnn: encoder of images: auto, nature or small.
+        config: the algorithm's section.
         channels_last: memory format of convolutions.
-        scale_observations: bring numbers with finite bounds to [-1, 1].
+        outputs: K, numbers for each action; 1: its value.
+        values: K numbers to a value, [B, A, K] to [B, A]; None: their mean.
+        fractions: number of quantile fractions that acting asks for, which makes the network that of IQN (Dabney et
+            al. 2018a, eq. 4 and section 3.1): K numbers at K given fractions in place of fixed ones.
     """
 
     def __init__(
         self,
         spec: EnvSpec,
-        hidden_sizes: list[int],
-        activation: str = "relu",
-        cnn: str = "auto",
+        config: AlgorithmConfig,
         channels_last: bool = True,
-        scale_observations: bool = False,
+        outputs: int = 1,
+        values: nn.Module | None = None,
+        fractions: int | None = None,
     ) -> None:
         super().__init__()
         encoders: list[nn.Module] = []
         for leaf in spec.leaves:
             if leaf.kind == "image":
-                encoders.append(_Image(leaf, cnn, channels_last))
+                encoders.append(_Image(leaf, config.cnn, channels_last))
             elif leaf.kind == "discrete":
                 encoders.append(OneHot(leaf.nvec))
             else:
-                encoders.append(Flatten(leaf, scale_observations))
+                encoders.append(Flatten(leaf, config.scale_observations))
         self.encoders = nn.ModuleList(encoders)
         with torch.no_grad():
             width = sum(
                 encoder(torch.zeros(1, *leaf.seen_shape, dtype=getattr(torch, leaf.dtype))).shape[1]
                 for encoder, leaf in zip(encoders, spec.leaves, strict=True)
             )
-        layers: list[nn.Module] = []
-        for size in hidden_sizes:
-            layers += [nn.Linear(width, size), ACTIVATIONS[activation]()]
-            width = size
-        self.head = nn.Sequential(*layers, nn.Linear(width, spec.num_actions))
+        sigma = config.noisy_sigma if config.noisy else None
+        widths = [width, *config.hidden_sizes]
+        # Two heads, and quantile fractions, join in before the last hidden layer.
+        cut = max(0, len(widths) - 2) if config.dueling or fractions is not None else 0
+        self.trunk = MLP(widths[: cut + 1], config.activation, sigma, ends_active=True) if cut else None
+        self.embedding: FractionEmbedding | None = None
+        if fractions is not None:
+            self.embedding = FractionEmbedding(widths[cut], config.fraction_cosines)
+            acting = (torch.arange(fractions) + 0.5) / fractions * config.risk_level
+            self.acting_fractions: Tensor
+            self.register_buffer("acting_fractions", acting, persistent=False)
+        self.num_actions, self.outputs = spec.num_actions, outputs
+        self.head = MLP([*widths[cut:], spec.num_actions * outputs], config.activation, sigma)
+        self.value_head = MLP([*widths[cut:], outputs], config.activation, sigma) if config.dueling else None
+        self.values = values
+        layers = [module for module in self.modules() if isinstance(module, NoisyLinear)]
+        self._noise_sizes = [layer.noise_size for layer in layers]
+        self.noise_size = sum(self._noise_sizes)
 
-    def forward(self, *leaves: Tensor) -> Tensor:
-        """Leaves in the spec's order, [B, ...] each; returns float32 [B, num_actions]."""
-        features = [encoder(leaf) for encoder, leaf in zip(self.encoders, leaves, strict=True)]
-        return self.head(features[0] if len(features) == 1 else torch.cat(features, 1))
+    def forward(self, *leaves: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Leaves in the spec's order, [B, ...] each; returns float32 [B, num_actions], the values to act by.
+
+        Args:
+            leaves: what is seen.
+            noise: standard normal [noise_size]; None: drawn anew while training, else the mean weights act.
+        """
+        if self.embedding is not None:
+            return self.quantiles(*leaves, fractions=self.acting_fractions, noise=noise).mean(-1)
+        numbers = self.numbers(*leaves, noise=noise)
+        if self.values is not None:
+            return self.values(numbers)
+        return numbers.squeeze(-1) if self.outputs == 1 else numbers.mean(-1)
+
+    def numbers(self, *leaves: Tensor, noise: Tensor | None = None) -> Tensor:
+        """The K numbers of each action, float32 [B, num_actions, K]."""
+        draws = self._draws(noise, leaves[0].device)
+        x = self._features(leaves, draws)
+        advantage = self.head(x, draws).unflatten(-1, (self.num_actions, self.outputs))
+        if self.value_head is None:
+            return advantage
+        return self.value_head(x, draws).unsqueeze(-2) + advantage - advantage.mean(-2, keepdim=True)
+
+    def quantiles(self, *leaves: Tensor, fractions: Tensor, noise: Tensor | None = None) -> Tensor:
+        """IQN: quantiles float32 [B, num_actions, K] of the return at ``fractions``, float32 [K] or [B, K]."""
+        assert self.embedding is not None
+        draws = self._draws(noise, leaves[0].device)
+        x = self._features(leaves, draws).unsqueeze(1) * self.embedding(fractions)  # [B, K, features]
+        advantage = self.head(x, draws)
+        if self.value_head is not None:
+            advantage = self.value_head(x, draws) + advantage - advantage.mean(-1, keepdim=True)
+        return advantage.transpose(1, 2)
+
+    def _features(self, leaves: tuple[Tensor, ...], draws: Iterator[Tensor]) -> Tensor:
+        encoded = [encoder(leaf) for encoder, leaf in zip(self.encoders, leaves, strict=True)]
+        x = encoded[0] if len(encoded) == 1 else torch.cat(encoded, 1)
+        return x if self.trunk is None else self.trunk(x, draws)
+
+    def _draws(self, noise: Tensor | None, device: torch.device) -> Iterator[Tensor]:
+        if not self.noise_size or (noise is None and not self.training):
+            return iter(())
+        noise = torch.randn(self.noise_size, device=device) if noise is None else noise
+        return iter(noise.split(self._noise_sizes))
+
+
+class FractionEmbedding(nn.Module):
+    """``relu(linear(cos(pi i tau), i = 0 .. C - 1))`` of quantile fractions tau (Dabney et al. 2018a, eq. 4).
+
+    Args:
+        width: of the features that it is multiplied with.
+        cosines: C.
+    """
+
+    def __init__(self, width: int, cosines: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(cosines, width)
+        self.frequencies: Tensor
+        self.register_buffer("frequencies", math.pi * torch.arange(cosines).float(), persistent=False)
+
+    def forward(self, fractions: Tensor) -> Tensor:
+        """[..., K] to [..., K, width]."""
+        return torch.relu(self.linear(torch.cos(fractions.unsqueeze(-1) * self.frequencies)))
 
 
 def parameter_count(module: nn.Module) -> int:

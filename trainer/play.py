@@ -61,7 +61,7 @@ def play(policy: Policy, vector, episodes: int, max_steps: int, seed: int) -> tu
     act = greedy_policy(policy.network, stacks.seen(observation), observation.get("action_mask"))
     with torch.inference_mode():
         while len(returns) < episodes and len(pictures) < max_steps:
-            action = act(stacks.seen(observation), observation.get("action_mask"))
+            action, _ = act(stacks.seen(observation), observation.get("action_mask"))
             observation, _, terminated, truncated = vector.step(action)
             stacks.push(observation, fresh)
             fresh = terminated | truncated

@@ -67,7 +67,7 @@ def layout(capacity_frames: int, num_workers: int, envs_per_worker: int) -> Stre
     return StreamLayout(num_workers, envs_per_worker, capacity_frames // (num_workers * envs_per_worker))
 
 
-def row_spec(spec: EnvSpec) -> dict[str, tuple[tuple[int, ...], str]]:
+def row_spec(spec: EnvSpec, with_values: bool = False) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and NumPy dtype of each column of a row."""
     columns = {leaf.name: (leaf.shape, leaf.dtype) for leaf in spec.leaves}
     if spec.has_mask:
@@ -79,20 +79,23 @@ def row_spec(spec: EnvSpec) -> dict[str, tuple[tuple[int, ...], str]]:
         "truncated": ((), "bool"),
         "final": ((), "bool"),
     }
+    if with_values:  # of the collector's network, for the first priority of a row
+        columns |= {"value_taken": ((), "float32"), "value_best": ((), "float32")}
     if spec.stack > 1:
         columns["age"] = ((), "int32")  # steps since the episode's first observation: how far a stack may look back
     return columns
 
 
-def row_bytes(spec: EnvSpec) -> int:
+def row_bytes(spec: EnvSpec, with_values: bool = False) -> int:
     """Bytes of one row."""
-    return sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in row_spec(spec).values())
+    return sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in row_spec(spec, with_values).values())
 
 
-def open_storage(spec: EnvSpec, streams: StreamLayout, folder: Path) -> LazyMemmapStorage:
+def open_storage(spec: EnvSpec, streams: StreamLayout, folder: Path, with_values: bool = False) -> LazyMemmapStorage:
     """A storage of ``streams.rows`` rows in ``folder``; space is taken as rows are written."""
     storage = LazyMemmapStorage(streams.rows, scratch_dir=str(folder), auto_cleanup=False)
-    row = {name: torch.zeros(shape, dtype=getattr(torch, dtype)) for name, (shape, dtype) in row_spec(spec).items()}
+    columns = row_spec(spec, with_values)
+    row = {name: torch.zeros(shape, dtype=getattr(torch, dtype)) for name, (shape, dtype) in columns.items()}
     storage._init(TensorDict(row, []))  # fixes the columns before any worker exists (torchrl.md, trap 8)
     return storage
 
@@ -119,6 +122,8 @@ class StreamSampler(Sampler):
         seed: of the draws.
     """
 
+    prioritized = False
+
     def __init__(
         self, cursor: np.ndarray, streams: StreamLayout, ahead: int = 1, behind: int = 0, seed: int = 0
     ) -> None:
@@ -126,16 +131,21 @@ class StreamSampler(Sampler):
         self.cursor, self.streams, self.ahead, self.behind = cursor, streams, ahead, behind
         self.rng = np.random.default_rng(seed)
 
+    def whole(self) -> tuple[np.ndarray, np.ndarray]:
+        """For each stream the times [begin, end) at which a transition may start now, int64 [S] each."""
+        cursor = self.cursor.copy()
+        # A full ring's oldest row may be under the writer's pen, hence + 1; a stack needs the rows behind a start too.
+        begin = np.where(cursor >= self.streams.ring, cursor - self.streams.ring + 1 + self.behind, 0)
+        return begin, np.maximum(begin, cursor - self.ahead)
+
     def draw(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """``count`` pairs (stream, time), int64 [count] each, some of which may be final rows.
 
         Raises:
             RuntimeError: no stream holds a whole transition yet.
         """
-        end = self.cursor.copy()
-        # A full ring's oldest row may be under the writer's pen, hence + 1; a stack needs the rows behind a start too.
-        begin = np.where(end >= self.streams.ring, end - self.streams.ring + 1 + self.behind, 0)
-        size = np.maximum(0, end - self.ahead - begin)
+        begin, end = self.whole()
+        size = end - begin
         upto = np.cumsum(size)
         if upto[-1] == 0:
             raise RuntimeError("the replay holds no whole transition yet")
@@ -152,6 +162,10 @@ class StreamSampler(Sampler):
         stream, time = self.draw(batch_size)
         info = {"stream": torch.from_numpy(stream), "time": torch.from_numpy(time)}
         return torch.from_numpy(self.streams.index(stream, time)), info
+
+    def figures(self) -> dict[str, float]:
+        """Nothing to log."""
+        return {}
 
     def state_dict(self) -> dict:
         """The random generator's state."""
@@ -200,6 +214,7 @@ class StreamReplay(TensorDictReplayBuffer):
         self.spec, self.gamma, self.n_step = spec, gamma, n_step
         self.redrawn = 0
         self._pinned = pin_memory
+        self._returned: list[tuple[Tensor, Tensor, Tensor]] = []  # priorities that the sampler has not taken yet
         self._open()
 
     def _open(self) -> None:
@@ -216,8 +231,9 @@ class StreamReplay(TensorDictReplayBuffer):
 
         Keys: ``action`` int64 [], the observation's leaves, ``("next", leaf)`` the same leaves n steps later,
         ``("next", "reward")`` float32 [1] (the discounted sum of up to n rewards), ``("next", "terminated")``,
-        ``("next", "truncated")`` and ``("next", "done")`` bool [1], ``index``, ``stream`` and ``time`` int64 [], and
-        with n > 1 ``steps_to_next_obs`` int64 [1]. The tensors are overwritten by the next call.
+        ``("next", "truncated")`` and ``("next", "done")`` bool [1], ``index``, ``stream`` and ``time`` int64 [],
+        ``priority_weight`` float32 [] of prioritized draws, and with n > 1 ``steps_to_next_obs`` int64 [1]. The tensors
+        are overwritten by the next call.
         """
         whole = self._gather(count * self._batch_size)
         return {key: tensor.view(count, self._batch_size, *tensor.shape[1:]) for key, tensor in whole.items()}
@@ -225,7 +241,7 @@ class StreamReplay(TensorDictReplayBuffer):
     def example(self) -> Batch:
         """A batch [B, ...] of the form that :meth:`batches` gives, out of rows that need not be written yet."""
         start = np.zeros(self._batch_size, np.int64)
-        return self._read(start, start)
+        return self._weighted(self._read(start, start), start, start)
 
     def sample(self, batch_size: int | None = None, return_info: bool = False):
         """TorchRL's interface: one batch as a TensorDict [B] with keys as in :meth:`batches`."""
@@ -235,13 +251,45 @@ class StreamReplay(TensorDictReplayBuffer):
         self._buffers = own
         return (sample, {}) if return_info else sample
 
+    def reprioritize(self, batch: Batch, priority: Tensor) -> None:
+        """Take the new priorities float [B] of a batch; they count from the next gathering on."""
+        if self._sampler.prioritized:
+            self._returned.append((batch["stream"], batch["time"], priority))
+
+    def take_priorities(self) -> None:
+        """Hand what :meth:`reprioritize` was given to the sampler; on a GPU this waits for the last update."""
+        if self._returned:
+            parts = [torch.cat(tensors).cpu().numpy() for tensors in zip(*self._returned, strict=True)]
+            self._sampler.update(*parts)
+            self._returned.clear()
+
+    def _weighted(self, batch: Batch, stream: np.ndarray, time: np.ndarray) -> Batch:
+        if self._sampler.prioritized:
+            batch["priority_weight"] = torch.from_numpy(self._sampler.weights(stream, time))
+        return batch
+
+    def first_errors(self, stream: np.ndarray, time: np.ndarray) -> np.ndarray:
+        """TD errors float [n] of new transitions by the values that the collectors acted by.
+
+        ``|R + gamma^m (1 - terminated) max Q(s') - Q(s, a)|`` (Horgan et al. 2018, algorithm 1, line 9).
+        """
+        index = self._sampler.streams.index
+        rows = index(stream, time)
+        returns, steps = self._returns(stream, time, rows)
+        going_on = ~self._columns["terminated"][index(stream, time + steps - 1)]
+        following = self._columns["value_best"][index(stream, time + steps)]
+        following = np.where(going_on & np.isfinite(following), following, 0.0)  # infinite: no action was legal
+        taken = self._columns["value_taken"][rows]
+        return np.abs(returns.numpy()[:, 0] + self.gamma**steps * following - taken).astype(np.float64)
+
     def _gather(self, count: int) -> Batch:
+        self.take_priorities()
         stream, time = self._draw_starts(count)
         while True:
             batch = self._read(stream, time)
             bad = np.flatnonzero(~self._sampler.intact(stream, time))
             if not len(bad):
-                return batch
+                return self._weighted(batch, stream, time)
             self.redrawn += len(bad)
             stream[bad], time[bad] = self._draw_starts(len(bad))
 

@@ -20,8 +20,10 @@ def run_async(system: System) -> Iterator[None]:
     config, board, limiter = system.config, system.board, system.limiter
     board.frame_limit[0] = limiter.frame_limit()
     while not limiter.finished(board.total_frames()):
-        due = min(limiter.due(board.total_frames()), config.learner.prefetch_batches)
+        frames = board.total_frames()
+        due = min(limiter.due(frames), config.learner.prefetch_batches)
         if due:
+            system.anneal(frames)
             for batch in feed(system.replay, system.device, int(due)):
                 system.update(batch)
             board.frame_limit[0] = limiter.frame_limit()
@@ -63,6 +65,7 @@ def _rounds(system: System, collect: Callable[[], None]) -> Iterator[None]:
         collect()
         yield
         frames = board.total_frames()
+        system.anneal(frames)
         due = limiter.due(frames)
         if config.schedule.updates_per_round is not None:
             due = config.schedule.updates_per_round if frames >= config.learner.warmup_frames else 0

@@ -24,14 +24,16 @@ from envs import EnvSpec
 from trainer import checkpoint
 from trainer.algorithms import ALGORITHMS
 from trainer.boards import RUN, STOP, ControlBoard, WeightsBoard, ordered_leaves, split_error
-from trainer.config import Config, ConfigError, first_line
+from trainer.config import SEEDS_PER_RUN, Config, ConfigError, first_line
+from trainer.diagnostics import diagnose
 from trainer.errors import RunFailed, exit_words
 from trainer.evaluators import LocalEvaluator, RemoteEvaluator
 from trainer.limiter import Limiter
 from trainer.loggers import Loggers
+from trainer.priorities import PrioritizedStreamSampler
 from trainer.processes import collector as collecting
 from trainer.processes import evaluator as evaluating
-from trainer.processes.learner import Learner, flat_weights
+from trainer.processes.learner import Learner, flat_weights, linear
 from trainer.replay import StreamLayout, StreamReplay, StreamSampler, open_storage
 from trainer.signals import StopSignals
 from trainer.telemetry import Telemetry
@@ -64,10 +66,33 @@ class System:
 
     def update(self, batch: Any) -> None:
         """One update, and the weights to the collectors when due."""
-        self.learner.update(batch)
+        self.replay.reprioritize(batch, self.learner.update(batch))
         self.limiter.updates += 1
         if self.limiter.updates % self.config.learner.publish_every_updates == 0:
             self.publish()
+
+    def anneal(self, frames: int) -> None:
+        """Learning rate and exponent of importance weights, as they are to be after ``frames`` frames."""
+        fraction = frames / self.config.budget_frames
+        rates, replay = self.config.learner, self.config.replay
+        self.learner.set_learning_rate(linear(rates.learning_rate, rates.learning_rate_end, fraction))
+        self.sampler.beta = linear(replay.priority_beta, replay.priority_beta_end, fraction)
+
+    def row(self) -> dict[str, Any]:
+        """What is known of the run now, for the loggers; waits for the device.
+
+        Raises:
+            NotFinite: a loss was NaN or infinite.
+        """
+        figures = self.learner.metrics()
+        if self.learner.last_batch is not None:
+            figures |= diagnose(self.learner.algorithm, self.learner.last_batch) | self.sampler.figures()
+        return self.telemetry.row(self.learner.updates, figures)
+
+    @property
+    def sampler(self) -> StreamSampler | PrioritizedStreamSampler:
+        """What draws from the replay."""
+        return self.replay._sampler
 
     def publish(self) -> None:
         """Hand the collectors a new version of the weights; waits for none of them."""
@@ -90,7 +115,7 @@ class System:
         own, frames = self.config.collector.envs_per_worker, self.board.frames[worker]
         return RunFailed(
             f"collector worker {worker} (pid {self.board.pid[worker]}, {own} x {self.spec.id}, seeds from "
-            f"{self.config.seed * collecting.SEEDS_PER_RUN + worker * own}) died "
+            f"{self.config.seed * SEEDS_PER_RUN + worker * own}) died "
             f"{f'after {frames} frames' if frames else 'while starting'}: "
             f"{cause or f'it was ended by {exit_words(exitcode)}'}",
             role=f"collector {worker}",
@@ -98,11 +123,12 @@ class System:
         )
 
     def state_dict(self, frames: int) -> dict[str, Any]:
-        """What a checkpoint holds: weights, target, optimiser, counters, schedules and random states."""
+        """What a checkpoint holds: weights, target, optimiser, counters, priorities, schedules and random states."""
+        self.replay.take_priorities()
         return {
             "learner": self.learner.state_dict(),
             "limiter": self.limiter.state_dict(),
-            "sampler": self.replay._sampler.state_dict(),
+            "sampler": self.sampler.state_dict(),
             "frames": frames,
             "episodes": self.telemetry.episodes.state_dict(),
             "torch_rng": torch.get_rng_state(),
@@ -182,7 +208,7 @@ def build(
     algorithm = ALGORITHMS[config.algorithm.name](config.algorithm, config.learner, spec)
     board = ControlBoard(streams.num_workers, streams.num_streams)
     board.command[0] = RUN
-    storage = open_storage(spec, streams, scratch)
+    storage = open_storage(spec, streams, scratch, wants_values(config))
     sampler = StreamSampler(
         board.cursor, streams, ahead=config.algorithm.n_step, behind=spec.stack - 1, seed=config.seed
     )
@@ -190,6 +216,13 @@ def build(
         spec, storage, sampler, config.algorithm.gamma, config.algorithm.n_step, config.learner.batch_size,
         pin_memory=device.type == "cuda",
     )  # fmt: skip
+    if config.algorithm.prioritized:
+        prioritized = PrioritizedStreamSampler(
+            sampler, config.replay.priority_alpha, config.replay.priority_beta, config.replay.priority_eps,
+            storage._storage["final"].numpy(),
+        )  # fmt: skip
+        prioritized.first = replay.first_errors if wants_values(config) else None
+        replay._sampler = prioritized
     learner = Learner(algorithm, config.learner, config.algorithm, device)
     weights_board = WeightsBoard(sum(w.numel() for w in ordered_leaves(learner.weights)))
     assert config.schedule.tolerance_frames is not None  # `config` is resolved
@@ -201,6 +234,11 @@ def build(
     return System(
         config, run_dir, spec, device, board, weights_board, replay, learner, limiter, telemetry, loggers, stop
     )
+
+
+def wants_values(config: Config) -> bool:
+    """Whether collectors store the values that they act by, for first priorities."""
+    return config.algorithm.prioritized and config.replay.initial_priority == "collector"
 
 
 def _virtual_worker(

@@ -18,20 +18,19 @@ import torch
 import envs
 from envs import EnvError
 from trainer import checkpoint, plot, run_folder
-from trainer.config import Config, first_line, to_dict
+from trainer.config import SEEDS_PER_RUN, Config, first_line, to_dict
 from trainer.errors import RunFailed
 from trainer.loggers import RunInfo, open_loggers
 from trainer.loggers.sink import plain_value
 from trainer.metrics import Every, EverySeconds
 from trainer.processes import evaluator as evaluating
-from trainer.processes.collector import SEEDS_PER_RUN
 from trainer.processes.evaluator import Evaluation
-from trainer.processes.learner import NotFinite, linear
+from trainer.processes.learner import NotFinite
 from trainer.replay import layout, row_bytes
 from trainer.resources import check_fits
 from trainer.schedules import SCHEDULES
 from trainer.signals import Stopped, StopSignals
-from trainer.system import SUPERVISE_EVERY_S, System, build, choose_device
+from trainer.system import SUPERVISE_EVERY_S, System, build, choose_device, wants_values
 
 STOP_S = 2.0  # until a signal interrupts a training loop that does not look at it
 
@@ -71,7 +70,9 @@ def train(config: Config, command: list[str]) -> dict[str, Any]:
     with StopSignals(leftovers=scratch) as stop:
         try:
             scratch.mkdir(parents=True)
-            fits = check_fits(row_bytes(spec) * streams.rows, scratch, streams.num_workers, shared_bytes=2**24)
+            fits = check_fits(
+                row_bytes(spec, wants_values(config)) * streams.rows, scratch, streams.num_workers, shared_bytes=2**24
+            )
             loggers.event(f"run folder {run_dir}; {fits}")
             _run(build(config, run_dir, spec, device, streams, scratch, loggers, stop), summary)
         except Stopped:
@@ -118,7 +119,7 @@ def _run(system: System, summary: dict[str, Any]) -> None:
 
 def _train(system: System) -> dict[str, Any]:
     """The training loop: a schedule collects and learns, everything else happens when its time has come."""
-    config, learner, evaluator = system.config, system.learner, system.evaluator
+    config, evaluator = system.config, system.evaluator
     assert evaluator is not None  # the system is started
     evaluate_every = Every(config.evaluator.every_frames)
     save_every = EverySeconds(config.checkpoint.save_every_seconds)
@@ -131,8 +132,6 @@ def _train(system: System) -> dict[str, Any]:
         frames = system.board.total_frames()
         if supervise_every.crossed():
             system.check()
-            fraction = frames / config.budget_frames
-            learner.set_learning_rate(linear(config.learner.learning_rate, config.learner.learning_rate_end, fraction))
         if evaluate_every.crossed(frames):
             evaluator.request(frames)
         if evaluation := evaluator.poll():
@@ -144,7 +143,7 @@ def _train(system: System) -> dict[str, Any]:
                     "solved_frames": evaluation.frames,
                 }
         if log_every.crossed():
-            system.loggers.write(system.telemetry.row(learner.updates, learner.metrics()))
+            system.loggers.write(system.row())
         if save_every.crossed():
             system.save(frames)
     if system.stop.number:  # the schedule saw it first
@@ -154,12 +153,11 @@ def _train(system: System) -> dict[str, Any]:
 
 def _last_figures(system: System) -> dict[str, Any]:
     """The last row for the loggers, and what the summary takes of it."""
-    learner, wall_s = system.learner, time.monotonic() - system.telemetry.start
+    wall_s = time.monotonic() - system.telemetry.start
     try:
-        figures = learner.metrics()
+        row = system.row()
     except NotFinite:  # which is what the run ends with
-        figures = {}
-    row = system.telemetry.row(learner.updates, figures)
+        row = system.telemetry.row(system.learner.updates, {})
     system.loggers.write(row)
     return {
         "frames": row["frames"], "updates": row["updates"], "wall_s": wall_s, "frames_per_s": row["frames"] / wall_s,
@@ -184,6 +182,7 @@ def report(system: System, evaluation: Evaluation) -> None:
             "eval_return_std": evaluation.std,
             "eval_episodes": len(evaluation.returns),
             "eval_length_mean": float(np.mean(evaluation.lengths)),
+            "eval_overestimation": evaluation.overestimation,
             "eval_s": evaluation.seconds,
         }
     )
@@ -209,7 +208,7 @@ def final_evaluation(system: System) -> dict[str, Any]:
         policy.load(kept["weights"])
         vector = envs.make(config.env, min(config.evaluator.num_envs, config.evaluator.final_episodes))
         seed = config.seed * SEEDS_PER_RUN + evaluating.SEED_OFFSET + config.evaluator.num_envs
-        results[name] = evaluating.evaluate(policy, vector, config.evaluator.final_episodes, seed)[0]
+        results[name] = evaluating.evaluate(policy, vector, config.evaluator.final_episodes, seed).returns
         vector.close()
         system.loggers.event(
             f"final evaluation, {name} policy: return {np.mean(results[name]):.1f} +- {np.std(results[name]):.1f} over "

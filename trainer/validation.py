@@ -16,8 +16,10 @@ from trainer.config import Config, ConfigError, config_keys, group_options, near
 _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "above 0": (
         lambda x: x > 0,
-        "budget_frames env.frame_stack env.max_episode_steps algorithm.n_step algorithm.target_update_every_updates "
-        "algorithm.hidden_sizes collector.num_workers collector.envs_per_worker "
+        "budget_frames env.screen_size env.frame_stack env.max_episode_steps algorithm.n_step algorithm.target_update_every_updates "
+        "algorithm.hidden_sizes algorithm.num_quantiles algorithm.num_fractions algorithm.num_acting_fractions "
+        "algorithm.fraction_cosines algorithm.noisy_sigma algorithm.munchausen_temperature replay.priority_eps "
+        "collector.num_workers collector.envs_per_worker "
         "replay.capacity_frames learner.batch_size learner.learning_rate learner.adam_eps learner.max_grad_norm "
         "learner.warmup_frames learner.prefetch_batches learner.publish_every_updates learner.num_threads "
         "schedule.frames_per_update schedule.tolerance_frames schedule.frames_per_round schedule.episodes_per_round "
@@ -26,12 +28,19 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     ),
     "0 or above": (
         lambda x: x >= 0,
-        "seed collector.epsilon_decay_frames collector.apex_alpha learner.learning_rate_end evaluator.every_frames",
+        "seed collector.epsilon_decay_frames collector.apex_alpha learner.learning_rate_end evaluator.every_frames "
+        "replay.priority_alpha",
     ),
-    "from 0 to 1": (lambda x: 0 <= x <= 1, "collector.epsilon_start collector.epsilon_end collector.apex_epsilon"),
-    "above 0 and at most 1": (lambda x: 0 < x <= 1, "algorithm.gamma algorithm.target_tau"),
+    "from 0 to 1": (
+        lambda x: 0 <= x <= 1,
+        "collector.epsilon_start collector.epsilon_end collector.apex_epsilon algorithm.munchausen_alpha "
+        "replay.priority_beta replay.priority_beta_end",
+    ),
+    "above 0 and at most 1": (lambda x: 0 < x <= 1, "algorithm.gamma algorithm.target_tau algorithm.risk_level"),
+    "2 or above": (lambda x: x >= 2, "algorithm.num_atoms"),
+    "0 or below": (lambda x: x <= 0, "algorithm.munchausen_clip"),
     "from 0 to 19": (lambda x: 0 <= x <= 19, "evaluator.nice"),
-    "finite": (lambda x: True, "evaluator.stop_at_return"),
+    "finite": (lambda x: True, "evaluator.stop_at_return algorithm.v_min algorithm.v_max"),
 }
 
 
@@ -55,6 +64,7 @@ def validate(config: Config, cores: int) -> list[str]:
     _check_names(values)
     _check_sizes(resolve(config, cores))
     _check_schedule(resolve(config, cores))
+    _check_algorithm(config)
     return _warnings(config, cores)
 
 
@@ -134,6 +144,20 @@ def _check_schedule(config: Config) -> None:
         raise ConfigError(
             f"schedule.frames_per_round={schedule.frames_per_round} is no multiple of one step of all workers "
             f"({step_text}): set schedule.frames_per_round={fitting}"
+        )
+
+
+def _check_algorithm(config: Config) -> None:
+    algorithm = config.algorithm
+    if algorithm.name == "munchausen" and algorithm.double:
+        raise ConfigError(
+            "algorithm.double=true does not go with algorithm=munchausen, whose soft policy needs no second estimator: "
+            "set algorithm.double=false"
+        )
+    if algorithm.v_min >= algorithm.v_max:
+        raise ConfigError(
+            f"algorithm.v_min={algorithm.v_min:g} is not below algorithm.v_max={algorithm.v_max:g}: set them to the "
+            "smallest and the largest discounted return that an episode can have"
         )
 
 

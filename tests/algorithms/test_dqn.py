@@ -37,7 +37,7 @@ CHOSEN = [1, 2, 5, 4]
 def toy(spec: EnvSpec = TOY, **changes: Any) -> Algorithm:
     config = AlgorithmConfig(hidden_sizes=[], gamma=0.5, **changes)
     algorithm = ALGORITHMS["dqn"](config, LearnerConfig(), spec)
-    key = ("module", "0", "module", "head", "0")
+    key = ("module", "0", "module", "head", "layers", "0")
     for group, weight, bias in (
         (algorithm.loss.value_network_params, [[1.0, 0], [0, 1]], [0.0, 0]),
         (algorithm.loss.target_value_network_params, [[2.0, 0], [0, -1]], [0.5, 3]),
@@ -111,7 +111,7 @@ def test_an_illegal_action_is_no_successor(double, targets):
 def test_the_gradient_does_not_reach_the_target_nor_go_through_the_bootstrap():
     algorithm = toy(loss_function="l2")
     algorithm.loss(to_tensordict(rows(), 4))["loss"].backward()
-    head = algorithm.loss.value_network_params.get(("module", "0", "module", "head", "0"))
+    head = algorithm.loss.value_network_params.get(("module", "0", "module", "head", "layers", "0"))
     # d/dw_a of mean (Q(s, a) - y) ** 2 = mean 2 (Q - y) s, over the rows that took a; rows 0 and 3 took 0.
     error, s = errors(DOUBLE), rows()["observation"]
     expected = torch.stack([2 * (error[[0, 3], None] * s[[0, 3]]).sum(0), 2 * (error[[1, 2], None] * s[[1, 2]]).sum(0)])
@@ -128,18 +128,17 @@ def test_the_policy_acts_by_the_network_and_within_the_mask():
     assert algorithm.policy.module[0].module is algorithm.network
 
 
-def test_diagnostics_are_scalars_of_the_update():
+def test_the_error_of_a_transition_is_its_absolute_distance_from_the_target():
     algorithm, sample = toy(), to_tensordict(rows(), 4)
-    figures = algorithm.diagnostics(sample, algorithm.loss(sample))
-    assert figures["loss"].item() == pytest.approx(2.1875) and not figures["loss"].requires_grad
-    assert figures["td_error_squared"].item() == pytest.approx(11.64453125)
-    assert set(figures) == {"loss", "td_error_squared"}
+    algorithm.loss(sample)
+    assert algorithm.td_error(sample).tolist() == pytest.approx([0.5, 0, 4.875, 4.75])
+    assert algorithm.priority(sample).tolist() == algorithm.td_error(sample).tolist()
 
 
 def test_names_of_leaves_with_dots_reach_the_network_in_the_order_of_the_spec():
     leaves = (Leaf("observation.b.0", (1,), "float32", "vector"), Leaf("observation.a", (1,), "float32", "vector"))
     algorithm = ALGORITHMS["dqn"](AlgorithmConfig(hidden_sizes=[]), LearnerConfig(), EnvSpec("two", leaves, 2))
-    head = algorithm.network.head[0]
+    head = algorithm.network.head.layers[0]
     head.weight.data.copy_(torch.tensor([[1.0, 0], [0, 1]]))
     head.bias.data.zero_()
     seen = to_tensordict({"observation.b.0": torch.tensor([[5.0]]), "observation.a": torch.tensor([[7.0]])}, 1)

@@ -58,6 +58,7 @@ def config() -> Callable[..., SimpleNamespace]:
             "kwargs": {},
             "import_modules": [],
             "preprocessing": "none",
+            "screen_size": 84,
             "frame_stack": 1,
             "vectorization": "auto",
             "max_episode_steps": None,

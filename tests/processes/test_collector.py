@@ -173,7 +173,7 @@ def test_newest_weights_are_acted_by(small_config: Callable[..., Config], tmp_pa
     weights = flatten_parameters(network)
     for version, action in enumerate((2, 0, 1), start=1):
         weights.zero_()
-        network.head[-1].bias.data[action] = 1.0  # the only value that differs, whatever is observed
+        network.head.layers[-1].bias.data[action] = 1.0  # the only value that differs, whatever is observed
         scheme.send(TensorDict.from_module(network))
         board.version[0] = rollout.weights.pull(rollout.flat)
         start = rollout.time

@@ -54,14 +54,14 @@ def expected(episodes: int, num_envs: int, seed: int) -> list[tuple[float, int]]
 @pytest.mark.parametrize(("episodes", "num_envs"), [(20, 20), (7, 3), (3, 3), (1, 1), (25, 4)])
 def test_every_environment_plays_its_share_and_no_episode_counts_twice(episodes, num_envs):
     policy, vector = counting(num_envs)
-    returns, lengths = evaluate(policy, vector, episodes, seed=40)
-    assert sorted(zip(returns, lengths, strict=True)) == expected(episodes, num_envs, seed=40)
+    played = evaluate(policy, vector, episodes, seed=40)
+    assert sorted(zip(played.returns, played.lengths, strict=True)) == expected(episodes, num_envs, seed=40)
 
 
 def test_returns_are_unclipped_and_masks_and_stacks_are_kept_to():
     policy, vector = counting(3, clip_rewards=True, frame_stack=4, with_mask=True, num_actions=5)
-    returns, lengths = evaluate(policy, vector, 30, seed=2)  # an illegal action would be an EnvError
-    assert sorted(zip(returns, lengths, strict=True)) == expected(30, 3, seed=2)
+    played = evaluate(policy, vector, 30, seed=2)  # an illegal action would be an EnvError
+    assert sorted(zip(played.returns, played.lengths, strict=True)) == expected(30, 3, seed=2)
 
 
 def test_the_same_seed_gives_the_same_episodes_on_used_environments():
@@ -72,9 +72,9 @@ def test_the_same_seed_gives_the_same_episodes_on_used_environments():
 def test_an_episode_without_end_is_cut_and_counted_once(monkeypatch):
     monkeypatch.setattr(evaluator, "MAX_EPISODE_STEPS", 4)
     policy, vector = counting(2, min_length=LONGEST)
-    returns, lengths = evaluate(policy, vector, 6, seed=0)
-    assert lengths == [4, 4]
-    assert returns == [float(expected_reward(stream, 0, np.arange(1, 5)).sum()) for stream in range(2)]
+    played = evaluate(policy, vector, 6, seed=0)
+    assert played.lengths == [4, 4]
+    assert played.returns == [float(expected_reward(stream, 0, np.arange(1, 5)).sum()) for stream in range(2)]
 
 
 def test_the_policy_takes_weights_in_the_order_of_the_board():
@@ -86,7 +86,16 @@ def test_the_policy_takes_weights_in_the_order_of_the_board():
 
 
 def test_mean_and_standard_deviation_of_an_evaluation():
-    result = Evaluation(frames=10, returns=[1.0, 2.0, 6.0], lengths=[1, 2, 6], seconds=0.1, taken_at=5.0)
+    result = Evaluation(
+        frames=10,
+        returns=[1.0, 2.0, 6.0],
+        lengths=[1, 2, 6],
+        seconds=0.1,
+        taken_at=5.0,
+        predicted=[4.0, 5.0, 3.0],
+        discounted=[1.0, 2.0, 3.0],
+    )
+    assert result.overestimation == 2.0
     assert result.mean == 3.0 and result.std == pytest.approx(np.sqrt(14 / 3)) and not result.best
 
 
@@ -146,7 +155,7 @@ def test_the_process_evaluates_what_is_asked_and_keeps_the_best_policy(remote, t
     assert best == [True, True, False]
     here = Policy(config, spec)
     here.load(balancing)
-    assert np.mean(evaluate(here, envs.make(config.env, 3), 3, 4_000_000 + SEED_OFFSET)[0]) == means[1]
+    assert np.mean(evaluate(here, envs.make(config.env, 3), 3, 4_000_000 + SEED_OFFSET).returns) == means[1]
     assert os.getpriority(os.PRIO_PROCESS, process.pid) == os.getpriority(os.PRIO_PROCESS, 0) + 7
     pipe.close()
     process.join(30)

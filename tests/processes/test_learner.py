@@ -21,7 +21,7 @@ from torchrl.objectives import DQNLoss, HardUpdate, SoftUpdate
 from envs import EnvSpec, Leaf
 from trainer import checkpoint
 from trainer.algorithms import ALGORITHMS, Algorithm
-from trainer.algorithms.dqn import diagnostics
+from trainer.algorithms.dqn import td_error
 from trainer.config import AlgorithmConfig, LearnerConfig
 from trainer.processes.learner import Learner, NotFinite, feed, linear, parameter_groups
 from trainer.replay import Batch, StreamLayout, StreamReplay, StreamSampler, open_storage, to_tensordict
@@ -199,7 +199,7 @@ def test_a_gradient_that_lies_otherwise_than_its_parameter_is_applied_to_the_rig
     for _ in range(2):
         policy = QValueActor(copy.deepcopy(network), in_keys=["observation"], action_space="categorical")
         loss = DQNLoss(policy, action_space="categorical", delay_value=True)
-        algorithms.append(Algorithm(network, policy, loss, diagnostics))
+        algorithms.append(Algorithm(network, policy, loss, td_error, td_error))
     learner = Learner(algorithms[0], replace(LEARNER, execution=execution, max_grad_norm=None), BASE, CPU)
     assert not learner._trained[0].is_contiguous()
     (weight,) = algorithms[1].loss.value_network_params.parameters()
@@ -351,7 +351,7 @@ def test_metrics_are_means_since_the_last_look():
         single.update(batch)
         rows.append(single.metrics())
     means = learner.metrics()
-    assert set(means) == {"loss", "td_error_squared", "grad_norm"}
+    assert set(means) == {"loss", "td_error", "grad_norm"}
     for name, mean in means.items():
         assert mean == pytest.approx(np.mean([row[name] for row in rows]), rel=1e-5)
     assert learner.metrics() == {}

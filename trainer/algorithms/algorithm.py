@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tensordict.nn import TensorDictModule
-from torch import Tensor, nn
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.modules import QValueActor
 from torchrl.objectives import LossModule
+
+from envs import EnvSpec
+from trainer.networks import QNetwork
 
 
 @dataclass(frozen=True)
@@ -18,11 +22,24 @@ class Algorithm:
         network: ``network(*leaves) -> float [B, num_actions]``, whose largest legal entry is the greedy action.
         policy: the same network as TorchRL's actor, writing ``action``.
         loss: TorchRL loss over a batch as :meth:`trainer.replay.StreamReplay.sample` gives it; entry ``loss`` is
-            minimised. Its parameters are ``<name>_params``, their delayed copies ``target_<name>_params``.
-        diagnostics: ``diagnostics(batch, losses) -> {name: scalar tensor}``, cheap figures of an update for the log.
+            minimised. Its parameters are ``value_network_params``, their delayed copies
+            ``target_value_network_params``.
+        td_error: of the batch that the loss was given, which it has written into: absolute TD errors float [B].
+        priority: likewise, what a prioritized replay draws by, float [B].
     """
 
-    network: nn.Module
-    policy: TensorDictModule
+    network: QNetwork
+    policy: QValueActor
     loss: LossModule
-    diagnostics: Callable[..., dict[str, Tensor]]
+    td_error: Callable[[TensorDictBase], Tensor]
+    priority: Callable[[TensorDictBase], Tensor]
+
+
+def actor(network: QNetwork, spec: EnvSpec) -> QValueActor:
+    """TorchRL's actor over a network: the best legal action."""
+    return QValueActor(
+        network,
+        in_keys=[leaf.name for leaf in spec.leaves],
+        action_space="categorical",
+        action_mask_key="action_mask" if spec.has_mask else None,
+    )

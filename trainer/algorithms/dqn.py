@@ -8,26 +8,20 @@ from __future__ import annotations
 
 from tensordict import TensorDictBase
 from torch import Tensor
-from torchrl.modules import QValueActor
 from torchrl.objectives import DQNLoss
+from torchrl.objectives.value import TD0Estimator
 
 from envs import EnvSpec
-from trainer.algorithms.algorithm import Algorithm
+from trainer.algorithms.algorithm import Algorithm, actor
+from trainer.algorithms.targets import rescale, unrescale
 from trainer.config import AlgorithmConfig, LearnerConfig
 from trainer.networks import QNetwork
 
 
 def build(config: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:
     """The algorithm for an environment. Parameters are drawn from torch's global generator."""
-    network = QNetwork(
-        spec, config.hidden_sizes, config.activation, config.cnn, learner.channels_last, config.scale_observations
-    )
-    policy = QValueActor(
-        network,
-        in_keys=[leaf.name for leaf in spec.leaves],
-        action_space="categorical",
-        action_mask_key="action_mask" if spec.has_mask else None,
-    )
+    network = QNetwork(spec, config, learner.channels_last)
+    policy = actor(network, spec)
     loss = DQNLoss(
         policy,
         action_space="categorical",
@@ -36,9 +30,29 @@ def build(config: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Alg
         loss_function=config.loss_function,
     )
     loss.make_value_estimator(gamma=config.gamma)
-    return Algorithm(network, policy, loss, diagnostics)
+    if config.value_rescaling:
+        estimator = RescaledTD0(gamma=config.gamma, value_network=loss.value_network)
+        estimator.set_keys(value=loss.tensor_keys.value)
+        loss.make_value_estimator(estimator)
+    return Algorithm(network, policy, loss, td_error, td_error)
 
 
-def diagnostics(batch: TensorDictBase, losses: TensorDictBase) -> dict[str, Tensor]:
-    """Loss and mean squared TD error (TorchRL's ``td_error`` is the squared one) of an update, scalars."""
-    return {"loss": losses["loss"].detach(), "td_error_squared": batch["td_error"].detach().mean()}
+def td_error(batch: TensorDictBase) -> Tensor:
+    """Absolute TD errors [B]; TorchRL's loss leaves the squared ones."""
+    return batch["td_error"].squeeze(-1).sqrt()
+
+
+class RescaledTD0(TD0Estimator):
+    """TorchRL's one-step target of rescaled values: ``h(R + gamma^m h^-1(Q'))`` (Pohlen et al. 2018, eq. 3)."""
+
+    def value_estimate(
+        self,
+        tensordict: TensorDictBase,
+        target_params: TensorDictBase | None = None,
+        next_value: Tensor | None = None,
+        **kwargs,
+    ) -> Tensor:
+        """Targets [B, 1]; see TorchRL."""
+        if next_value is None:
+            next_value = self._next_value(tensordict, target_params, kwargs=kwargs)
+        return rescale(super().value_estimate(tensordict, next_value=unrescale(next_value)))

@@ -27,11 +27,10 @@ from envs.torchrl import VectorEnvironment
 from trainer.acting import Explorer, FrameStacks, apex_ladder, greedy_policy, linear_epsilon
 from trainer.algorithms import ALGORITHMS
 from trainer.boards import ControlBoard, WeightsReader, error_text, flatten_parameters
-from trainer.config import Config
+from trainer.config import SEEDS_PER_RUN, Config
 from trainer.replay import StreamLayout, worker_rows
 from trainer.signals import obey_parent
 
-SEEDS_PER_RUN = 1_000_000  # environment seeds: run seed * this + stream
 WAIT_S = 2e-4  # between two looks at the control board
 
 
@@ -85,12 +84,16 @@ class Rollout:
         self.ladder = (
             apex_ladder(self.config, plan.streams.num_streams)[own] if self.config.exploration == "apex" else None
         )
-        board.epsilon[plan.worker] = 0.0 if self.ladder is None else self.ladder.mean()
+        network = policy.module[0].module
+        self.noisy = network.noise_size > 0  # explores in place of epsilon
+        self.values = np.zeros((n, plan.spec.num_actions), np.float32)  # that the last actions were chosen by
+        board.epsilon[plan.worker] = 0.0 if self.ladder is None or self.noisy else self.ladder.mean()
         self.observation = vector.reset(plan.config.seed * SEEDS_PER_RUN + own.start)
         self.stacks = FrameStacks(plan.spec, n)
         self.stacks.push(self.observation, np.ones(n, bool))
         mask = self.observation.get("action_mask")
-        self.greedy = greedy_policy(policy.module[0].module, self.stacks.seen(self.observation), mask)
+        seed = [plan.config.seed, plan.worker, 1]
+        self.greedy = greedy_policy(network, self.stacks.seen(self.observation), mask, seed)
         self.ended = np.zeros(n, bool)  # whose row to be written is final
         self.age = np.zeros(n, np.int32)  # steps since the episode's first observation
         self.num_ended = 0
@@ -100,7 +103,9 @@ class Rollout:
         """Exploring actions int64 [N] for the current observation, after ``frames`` frames of all workers."""
         seen = self.stacks.seen(self.observation)
         mask = self.observation.get("action_mask")
-        action = self.greedy(seen, mask)
+        action, self.values = self.greedy(seen, mask)
+        if self.noisy:
+            return action
         if self.ladder is not None:
             return self.explorer(action, self.ladder, mask)
         epsilon = linear_epsilon(self.config, frames)
@@ -120,6 +125,9 @@ class Rollout:
             rows["age"][i] = self.age
         action = self.act(frames)
         rows["action"][i] = action
+        if "value_best" in rows:
+            rows["value_taken"][i] = self.values[np.arange(self.num_envs), action]
+            rows["value_best"][i] = self.values.max(1)
         self.observation, reward, terminated, truncated = self.vector.step(action)
         rows["reward"][i], rows["terminated"][i], rows["truncated"][i] = reward, terminated, truncated
         self.time += 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,10 @@ import envs
 from envs import EnvSpec
 from trainer.acting import FrameStacks, greedy_policy
 from trainer.algorithms import ALGORITHMS
+from trainer.algorithms.targets import unrescale
 from trainer.boards import error_text, flatten_parameters
 from trainer.checkpoint import write_aside
-from trainer.config import Config
+from trainer.config import SEEDS_PER_RUN, Config
 from trainer.signals import obey_parent
 
 SEED_OFFSET = 500_000  # environments of evaluations are seeded apart from those of training
@@ -43,6 +44,8 @@ class Evaluation:
         lengths: steps of each episode.
         seconds: wall time that it took.
         taken_at: ``time.monotonic()`` when the weights were taken.
+        predicted: value of the first action of each episode, as the network saw it.
+        discounted: return that came of it, discounted, with rewards as they are trained on.
         best: whether its mean is above all before.
     """
 
@@ -51,12 +54,19 @@ class Evaluation:
     lengths: list[int]
     seconds: float
     taken_at: float
+    predicted: list[float]
+    discounted: list[float]
     best: bool = False
 
     @property
     def mean(self) -> float:
         """Mean return."""
         return float(np.mean(self.returns))
+
+    @property
+    def overestimation(self) -> float:
+        """Mean of predicted less discounted return; above 0: too much is promised (van Hasselt et al. 2016)."""
+        return float(np.mean(np.subtract(self.predicted, self.discounted)))
 
     @property
     def std(self) -> float:
@@ -73,6 +83,7 @@ class Policy:
     """
 
     def __init__(self, config: Config, spec: EnvSpec) -> None:
+        self.config = config
         actor = ALGORITHMS[config.algorithm.name](config.algorithm, config.learner, spec).policy
         self.flat = flatten_parameters(actor)
         self.network = actor.module[0].module
@@ -81,36 +92,89 @@ class Policy:
         """Take weights, float32 [numel] in the board's order."""
         self.flat.copy_(flat)
 
+    def as_return(self, values: np.ndarray) -> np.ndarray:
+        """Values of the network as the returns that they stand for."""
+        return unrescale(torch.from_numpy(values)).numpy() if self.config.algorithm.value_rescaling else values
 
-def evaluate(policy: Policy, vector: Any, episodes: int, seed: int) -> tuple[list[float], list[int]]:
-    """Returns and lengths of ``episodes`` greedy episodes.
+
+@dataclass
+class Episodes:
+    """What greedy episodes brought, a number for each; see :class:`Evaluation`."""
+
+    returns: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    predicted: list[float] = field(default_factory=list)
+    discounted: list[float] = field(default_factory=list)
+
+
+def evaluate(policy: Policy, vector: Any, episodes: int, seed: int) -> Episodes:
+    """Play ``episodes`` greedy episodes.
 
     Every sub-environment plays its fixed share of the episodes, so that short ones are not counted more often.
     """
-    n = vector.num_envs
+    n, gamma = vector.num_envs, policy.config.algorithm.gamma
     left = np.array([len(range(i, episodes, n)) for i in range(n)])
     observation = vector.reset(seed)
     stacks = FrameStacks(vector.spec, n)
     stacks.push(observation, np.ones(n, bool))
     ended = np.zeros(n, bool)
-    total, steps = np.zeros(n), np.zeros(n, np.int64)
-    returns: list[float] = []
-    lengths: list[int] = []
+    total, steps, discounted, predicted = np.zeros(n), np.zeros(n, np.int64), np.zeros(n), np.zeros(n)
+    played = Episodes()
     act = greedy_policy(policy.network, stacks.seen(observation), observation.get("action_mask"))
     with torch.inference_mode():
         while left.any():
-            action = act(stacks.seen(observation), observation.get("action_mask"))
-            observation, _, terminated, truncated = vector.step(action)
+            action, values = act(stacks.seen(observation), observation.get("action_mask"))
+            first = (steps == 0) & ~ended
+            predicted[first] = policy.as_return(values.max(1))[first]
+            observation, reward, terminated, truncated = vector.step(action)
             fresh, ended = ended, terminated | truncated
             stacks.push(observation, fresh)
             total += vector.raw_reward
+            discounted += gamma**steps * reward
             steps += ~fresh
             for i in np.flatnonzero((ended | (steps >= MAX_EPISODE_STEPS)) & (left > 0)):
-                returns.append(float(total[i]))
-                lengths.append(int(steps[i]))
+                played.returns.append(float(total[i]))
+                played.lengths.append(int(steps[i]))
+                played.predicted.append(float(predicted[i]))
+                played.discounted.append(float(discounted[i]))
                 left[i] = left[i] - 1 if ended[i] else 0  # one that does not end has no next
-            total[ended], steps[ended] = 0, 0
-    return returns, lengths
+            total[ended], steps[ended], discounted[ended] = 0, 0, 0
+    return played
+
+
+class Judge:
+    """Evaluates weights on environments of its own and keeps the best policy in the run's folder.
+
+    Args:
+        config: the run.
+        spec: its environment.
+        run_dir: its folder.
+    """
+
+    def __init__(self, config: Config, spec: EnvSpec, run_dir: Path) -> None:
+        self._config, self._path, self._best = config, run_dir / "best" / "policy.pt", -np.inf
+        self._policy = Policy(config, spec)
+        self._vector = envs.make(config.env, min(config.evaluator.num_envs, config.evaluator.episodes))
+
+    def evaluate(self, weights: Tensor, frames: int, taken_at: float) -> Evaluation:
+        """Greedy episodes with ``weights``, float32 [numel] in the board's order; always on the same seeds."""
+        start = time.monotonic()
+        self._policy.load(weights)
+        seed = self._config.seed * SEEDS_PER_RUN + SEED_OFFSET
+        played = evaluate(self._policy, self._vector, self._config.evaluator.episodes, seed)
+        mean = float(np.mean(played.returns))
+        best = mean > self._best
+        if best:
+            self._best = mean
+            save_policy(self._path, self._policy.flat, frames, mean)
+        return Evaluation(
+            frames, played.returns, played.lengths, time.monotonic() - start, taken_at, played.predicted,
+            played.discounted, best,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._vector.close()
 
 
 def save_policy(path: Path, flat: Tensor, frames: int, mean: float) -> None:
@@ -131,21 +195,10 @@ def run(config: Config, spec: EnvSpec, run_dir: Path, weights: Tensor, pipe: Con
     obey_parent()
     os.nice(config.evaluator.nice)
     torch.set_num_threads(1)
-    best = -np.inf
     try:
-        policy = Policy(config, spec)
-        vector = envs.make(config.env, min(config.evaluator.num_envs, config.evaluator.episodes))
+        judge = Judge(config, spec, run_dir)
         while True:
-            frames, taken_at = pipe.recv()
-            policy.load(weights)
-            start = time.monotonic()
-            seed = config.seed * 1_000_000 + SEED_OFFSET
-            returns, lengths = evaluate(policy, vector, config.evaluator.episodes, seed)
-            mean = float(np.mean(returns))
-            if is_best := mean > best:
-                best = mean
-                save_policy(run_dir / "best" / "policy.pt", policy.flat, frames, mean)
-            pipe.send(Evaluation(frames, returns, lengths, time.monotonic() - start, taken_at, is_best))
+            pipe.send(judge.evaluate(weights, *pipe.recv()))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the main process closed its end
     except Exception as error:

@@ -89,6 +89,7 @@ class Learner:
         ]  # of the gradient function, before a batch
         self._names: list[str] = []
         self._summed = 0
+        self.last_batch: Batch | None = None  # valid until the replay gathers again
         self.updates = 0
 
     @property
@@ -100,15 +101,18 @@ class Learner:
         """Takes effect with the next update."""
         self._lr.fill_(value)
 
-    def update(self, batch: Batch) -> None:
+    def update(self, batch: Batch) -> Tensor:
         """One optimiser step on one batch, and the target's update when due.
 
         Args:
             batch: tensors [B, ...] on the learner's device.
+
+        Returns:
+            New priorities of the batch's transitions, float32 [B] on the device.
         """
         calculate = self._gradients or self._prepare(batch)
         with torch.no_grad():
-            gradients = calculate(*self.inputs, *batch.values())
+            *gradients, priority = calculate(*self.inputs, *batch.values())
             self._steps[0].add_(1)
             # found_inf: once a loss is not finite no later update is applied either, the weights stay the last good
             # ones.
@@ -123,6 +127,8 @@ class Learner:
             elif self.updates % self._target_every == 0:
                 torch._foreach_copy_(self._delayed, self._trained)
         self._summed += 1
+        self.last_batch = batch
+        return priority
 
     def prepare(self, example: Batch) -> None:
         """Record the update for batches like ``example``, which else the first update does; changes no weight."""
@@ -195,9 +201,8 @@ def make_gradients(learner: Learner, batch: Batch) -> tuple[Callable, list[str]]
         batch: an example of the batches, for its keys and size.
 
     Returns:
-        ``gradients(*trained, *delayed, bad, sums, *batch.values()) -> clipped gradients of trained``, which adds its
-        figures to ``sums`` and sets ``bad`` to 1 when the loss or a gradient is not finite; and the names of the
-        figures.
+        ``gradients(*trained, *delayed, bad, sums, *batch.values()) -> (*clipped gradients, priorities)``, which adds
+        its figures to ``sums`` and sets ``bad`` to 1 when the loss or a gradient is not finite; and their names.
     """
     config, loss = learner.config, learner.algorithm.loss
     keys, batch_size, count = list(batch), batch["action"].shape[0], len(learner.trained_keys)
@@ -224,10 +229,11 @@ def make_gradients(learner: Learner, batch: Batch) -> tuple[Callable, list[str]]
                 for g, p in zip(grads, leaves, strict=True)
             ]
             bad.copy_(torch.maximum(bad, (~torch.isfinite(norm + out["loss"])).float()))
-            figures = {**learner.algorithm.diagnostics(sample, out), "grad_norm": norm}
+            td_error, priority = learner.algorithm.td_error(sample), learner.algorithm.priority(sample)
+            figures = {"loss": out["loss"], "td_error": td_error.mean(), "grad_norm": norm}
             names[:] = figures
             sums[: len(figures)].add_(torch.stack([f.float().reshape(()) for f in figures.values()]))
-        return tuple(in_order)
+        return *in_order, priority.float()
 
     # The names are known once it ran, on copies.
     gradients(*[t.clone() for t in (*learner.inputs, *batch.values())])

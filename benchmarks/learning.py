@@ -1,0 +1,275 @@
+"""The learning table: presets x algorithms x seeds, and what each reaches, into docs/.
+
+    python -m benchmarks.learning [--only LunarLander-v3 ...] [--algorithms dqn ...] [--seeds 0 1 2 3 4] [--jobs 2]
+
+Each run is ``python -m trainer.run`` with the preset's budget, as people type it; its return is of the best policy,
+chosen by the run's own evaluations and played again for 100 greedy episodes on other seeds. Runs that are already in
+docs/learning/runs.jsonl are not repeated (delete their lines to have them again), so that the benchmark can be stopped
+and goes on. The table gives the median and the interquartile mean over seeds with 95 % bootstrap intervals (Agarwal et
+al. 2021, the method of rliable), and the curves show the interquartile mean of the evaluations.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.machine import describe
+from benchmarks.report import Row, figure, parser, show
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "learning"
+RUNS = FOLDER / "runs.jsonl"
+
+ALGORITHMS: dict[str, tuple[str, ...]] = {
+    "dqn": ("algorithm.double=false",),
+    "double + dueling": ("algorithm.dueling=true",),
+    "qrdqn": ("algorithm=qrdqn",),
+    "iqn": ("algorithm=iqn",),
+    "c51": ("algorithm=c51",),
+    "rainbow": ("algorithm=rainbow",),
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """A line of the table.
+
+    Args:
+        name: of the environment, with what is special.
+        arguments: of the run.
+        bar: median return that the best algorithm is held to; None: for information.
+        reference: who published it, and what.
+        algorithms: those that are run.
+        seeds: how many of those asked for.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    bar: float | None
+    reference: str
+    algorithms: tuple[str, ...] = tuple(ALGORITHMS)
+    seeds: int = 5
+
+
+TASKS = (
+    Task("CartPole-v1", ("preset=cartpole",), 500, "rl-zoo3 DQN 500"),
+    Task("Acrobot-v1", ("preset=acrobot",), -75, "rl-zoo3 QR-DQN -69.1, DQN -76.6"),
+    Task("MountainCar-v0", ("preset=mountaincar",), -101, "rl-zoo3 DQN -100.8"),
+    Task("LunarLander-v3", ("preset=lunarlander",), 255, "SLM-Lab DDQN+PER 265.9"),
+    Task(
+        "LunarLander-v3, 100k frames", ("preset=lunarlander", "budget_frames=100_000"), 200, "rl-zoo3 DQN 154.4",
+        ("double + dueling", "qrdqn"),
+    ),
+    *(
+        Task(f"MinAtar {game}", ("preset=minatar", f"env.id=MinAtar/{game}-v1"), bar, "", ("dqn", "rainbow"), 3)
+        for game, bar in (("Breakout", None), ("Asterix", None), ("Freeway", None), ("Seaquest", None),
+                          ("SpaceInvaders", None))
+    ),
+)  # fmt: skip
+
+
+def key(run: dict[str, Any]) -> tuple[str, str, int]:
+    """What a run is known by."""
+    return run["task"], run["algorithm"], run["seed"]
+
+
+def finished() -> dict[tuple[str, str, int], dict[str, Any]]:
+    """Runs on record, the newest of each."""
+    lines = RUNS.read_text().splitlines() if RUNS.exists() else []
+    return {key(run): run for run in map(json.loads, lines)}
+
+
+def train(task: Task, algorithm: str, seed: int) -> dict[str, Any]:
+    """One run by the command that people type; what the table and the curves need of it."""
+    words = [*task.arguments, *ALGORITHMS[algorithm], f"seed={seed}"]
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        command = [sys.executable, "-m", "trainer.run", *words]
+        subprocess.run(
+            [*command, f"run_dir={run_dir}", "logger.terminal=none"], check=True, stdout=subprocess.DEVNULL, cwd=ROOT
+        )
+        summary = json.loads((run_dir / "summary.json").read_text())
+        rows = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
+        curve = [
+            [row["frames"], round(row["eval_return_mean"], 2)]
+            for row in rows
+            if row.get("eval_return_mean") is not None
+        ]
+        commit = json.loads((run_dir / "versions.json").read_text()).get("git_commit", "")
+    return {
+        "task": task.name,
+        "algorithm": algorithm,
+        "seed": seed,
+        "command": " ".join(["python", *command[1:]]),
+        "return": round(summary["eval_return_mean"], 2),
+        "last_return": round(summary["eval_last_return_mean"], 2),
+        "episodes": summary["eval_episodes"],
+        "frames": summary["frames"],
+        "updates": summary["updates"],
+        "wall_s": round(summary["wall_s"], 1),
+        "commit": commit,
+        "curve": curve,
+    }
+
+
+def interquartile_mean(values: Sequence[float]) -> float:
+    """Mean of the middle half (Agarwal et al. 2021, section 4.3)."""
+    from scipy.stats import trim_mean
+
+    return float(trim_mean(values, 0.25))
+
+
+def interval(values: Sequence[float], draws: int = 2_000) -> tuple[float, float]:
+    """95 % bootstrap interval of the interquartile mean over seeds."""
+    rng = np.random.default_rng(0)
+    means = [interquartile_mean(rng.choice(values, len(values))) for _ in range(draws)]
+    return float(np.percentile(means, 2.5)), float(np.percentile(means, 97.5))
+
+
+def rows(runs: Iterable[dict[str, Any]]) -> list[Row]:
+    """A row for each task and algorithm; the bar stands beside the best algorithm of a task."""
+    runs, table = list(runs), []
+    for task in TASKS:
+        lines = []
+        for algorithm in task.algorithms:
+            own = [run for run in runs if (run["task"], run["algorithm"]) == (task.name, algorithm)]
+            if not own:
+                continue
+            returns = [run["return"] for run in own]
+            low, high = interval(returns)
+            minutes = statistics.median(run["wall_s"] for run in own) / 60
+            detail = (
+                f"IQM {figure(interquartile_mean(returns))} [{figure(low)}, {figure(high)}], {len(own)} seeds, "
+                f"{statistics.median(run['frames'] for run in own):,.0f} frames, {minutes:.1f} min"
+            )
+            lines.append(Row(f"{task.name}, {algorithm}", statistics.median(returns), "", detail=detail))
+        if lines and task.bar is not None:
+            best = max(lines, key=lambda line: line.value)
+            lines[lines.index(best)] = Row(best.name, best.value, "", task.bar, detail=best.detail)
+        table += lines
+    return table
+
+
+def write_table(runs: Iterable[dict[str, Any]], jobs: int) -> None:
+    """docs/learning.md with a table for each task, and its curves."""
+    runs = sorted(runs, key=key)
+    parts = [
+        "# Learning table\n",
+        "Written by `python -m benchmarks.learning`. Median over seeds of 100 greedy episodes of each run's best policy, "
+        "chosen by the run's own evaluations and played again on other seeds; interquartile mean (IQM) with 95 % "
+        "bootstrap intervals over seeds. Each line's runs are the command below it, with its seed; all runs with their "
+        "curves and commits stand in [learning/runs.jsonl](learning/runs.jsonl).\n",
+        f"Hardware: {describe()}; {jobs} runs at a time, beside other work, so minutes are upper bounds.\n",
+    ]
+    for task in TASKS:
+        own = [run for run in runs if run["task"] == task.name]
+        if not own:
+            continue
+        bar = "" if task.bar is None else f" Bar: {task.bar:g}"
+        parts.append(f"## {task.name}\n\n{bar}{f' ({task.reference})' if task.reference else ''}\n")
+        parts.append("| algorithm | median | IQM | each seed | frames | minutes |\n|---|---|---|---|---|---|")
+        for algorithm in task.algorithms:
+            of = [run for run in own if run["algorithm"] == algorithm]
+            if of:
+                parts.append(line(algorithm, of))
+        commands = {run["algorithm"]: run["command"] for run in own}
+        parts.append("")
+        parts += [f"    {commands[name]}" for name in task.algorithms if name in commands]
+        picture = FOLDER / f"{slug(task.name)}.png"
+        draw(task, own, picture)
+        parts.append(f"\n![{task.name}](learning/{picture.name})\n")
+    (FOLDER.parent / "learning.md").write_text("\n".join(parts) + "\n")
+
+
+def line(algorithm: str, runs: Sequence[dict[str, Any]]) -> str:
+    """A line of the table in Markdown."""
+    returns = [run["return"] for run in runs]
+    low, high = interval(returns)
+    minutes = statistics.median(run["wall_s"] for run in runs) / 60
+    return (
+        f"| {algorithm} | {statistics.median(returns):.1f} | {interquartile_mean(returns):.1f} [{low:.1f}, {high:.1f}] | "
+        f"{', '.join(f'{value:.1f}' for value in returns)} | {statistics.median(run['frames'] for run in runs):,.0f} | "
+        f"{minutes:.1f} |"
+    )
+
+
+def slug(name: str) -> str:
+    """A file's name."""
+    return name.lower().replace(",", "").replace(" ", "_")
+
+
+def draw(task: Task, runs: Sequence[dict[str, Any]], path: Path) -> None:
+    """Interquartile mean and interval over seeds of the evaluations, a colour for each algorithm."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    picture = Figure(figsize=(8, 4.5), dpi=110, layout="constrained")
+    FigureCanvasAgg(picture)
+    axes = picture.subplots()
+    for number, algorithm in enumerate(task.algorithms):
+        curves = [np.array(run["curve"]).T for run in runs if run["algorithm"] == algorithm and run["curve"]]
+        if not curves:
+            continue
+        frames = np.linspace(0, max(curve[0][-1] for curve in curves), 60)[1:]
+        # A run that stopped when it was perfect stays at its last value.
+        values = np.array([np.interp(frames, curve[0], curve[1]) for curve in curves])
+        middle = [interquartile_mean(column) for column in values.T]
+        low, high = np.array([interval(column, 200) for column in values.T]).T
+        axes.plot(frames, middle, label=f"{algorithm} ({len(curves)})", color=f"C{number}")
+        axes.fill_between(frames, low, high, color=f"C{number}", alpha=0.15, linewidth=0)
+    if task.bar is not None:
+        axes.axhline(task.bar, color="gray", linestyle=":", label=f"bar {task.bar:g}")
+    axes.set(title=task.name, xlabel="frames", ylabel="greedy return, interquartile mean over seeds")
+    axes.legend()
+    picture.savefig(path)
+
+
+def main() -> None:
+    arguments = parser("What the algorithms learn")
+    arguments.add_argument("--only", nargs="+", default=[task.name for task in TASKS], help="names of tasks")
+    arguments.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
+    arguments.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
+    arguments.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    options = arguments.parse_args()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    known = finished()
+    wanted = [
+        (task, algorithm, seed)
+        for task in TASKS
+        if task.name in options.only
+        for number, seed in enumerate(options.seeds)
+        if number < task.seeds
+        for algorithm in task.algorithms
+        if algorithm in options.algorithms and (task.name, algorithm, seed) not in known
+    ]
+
+    def work(job: tuple[Task, str, int]) -> None:
+        run = train(*job)
+        with RUNS.open("a") as file:
+            file.write(json.dumps(run) + "\n")
+        print(
+            f"{run['task']}, {run['algorithm']}, seed {run['seed']}: {run['return']} in {run['wall_s']} s", flush=True
+        )
+
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(work, wanted))
+    runs = finished().values()
+    write_table(runs, options.jobs)
+    show("Learning", rows(runs), options.json, "median over seeds; the whole table: docs/learning.md")
+
+
+if __name__ == "__main__":
+    main()

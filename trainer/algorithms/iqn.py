@@ -1,0 +1,43 @@
+"""IQN: the return's quantiles at fractions drawn anew for every update (Dabney et al. 2018a, eq. 3 and algorithm 1).
+
+``Z_tau(s, a) = f(psi(s) * phi(tau))_a``. Acting averages over fractions that lie evenly in (0, risk_level]: 1 is
+risk-neutral, less of it acts by the worst outcomes (the paper's CVaR, section 3.2).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from tensordict import TensorDictBase
+
+from envs import EnvSpec
+from trainer.algorithms import targets
+from trainer.algorithms.algorithm import Algorithm, actor
+from trainer.algorithms.qrdqn import bootstrap, errors
+from trainer.config import AlgorithmConfig, LearnerConfig
+from trainer.networks import QNetwork
+
+
+def build(config: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:
+    """The algorithm for an environment. Parameters are drawn from torch's global generator."""
+    network = QNetwork(spec, config, learner.channels_last, fractions=config.num_acting_fractions)
+    policy = actor(network, spec)
+    loss = targets.ObjectiveLoss(policy, partial(objective, config=config))
+    return Algorithm(network, policy, loss, targets.td_error_of, targets.priority_of)
+
+
+def objective(
+    online: targets.Network, target: targets.Network, batch: TensorDictBase, config: AlgorithmConfig
+) -> targets.Errors:
+    """Quantile regression loss, difference of the means and, as priority, the same difference, [B] each."""
+    action = batch["action"]
+    shape, device = (len(action), config.num_fractions), action.device
+    fractions = torch.rand(shape, device=device)
+    quantiles = targets.of_action(online(batch, method="quantiles", fractions=fractions), action)
+    with torch.no_grad():
+        drawn = torch.rand(shape, device=device)
+        following = target(batch["next"], method="quantiles", fractions=drawn)
+        judge = online(batch["next"], method="quantiles", fractions=drawn) if config.double else following
+        wanted = bootstrap(following, judge, batch, config)
+    return errors(quantiles, wanted, fractions, config)

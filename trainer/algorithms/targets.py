@@ -1,0 +1,128 @@
+"""Pure functions that losses share: choosing actions, discounts, value rescaling; and the LossModule around them.
+
+B is the batch, A the number of actions, K the numbers that a network gives for each action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict.nn import TensorDictModule
+from torch import Tensor
+from torchrl.modules import QValueActor
+from torchrl.objectives import LossModule
+
+from trainer.config import AlgorithmConfig
+
+RESCALING_EPS = 1e-3
+
+Network = Callable[..., Tensor]
+Errors = tuple[Tensor, Tensor, Tensor]
+Objective = Callable[[Network, Network, TensorDictBase], Errors]
+
+
+def rescale(x: Tensor) -> Tensor:
+    """``h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x`` (Pohlen et al. 2018, prop. A.2)."""
+    return x.sign() * ((x.abs() + 1).sqrt() - 1) + RESCALING_EPS * x
+
+
+def unrescale(y: Tensor) -> Tensor:
+    """The inverse of :func:`rescale`."""
+    eps = RESCALING_EPS
+    root = (1 + 4 * eps * (y.abs() + 1 + eps)).sqrt()
+    return y.sign() * (((root - 1) / (2 * eps)).square() - 1)
+
+
+def discounts(batch: TensorDictBase, gamma: float) -> Tensor:
+    """What the successor counts: ``gamma^m (1 - terminated)``, float [B, 1]."""
+    going_on = ~batch["next", "terminated"]
+    steps = batch.get("steps_to_next_obs", None)
+    return going_on * (gamma if steps is None else gamma ** steps.float())
+
+
+def bellman(following: Tensor, batch: TensorDictBase, config: AlgorithmConfig) -> Tensor:
+    """``R + gamma^m (1 - terminated) x`` of the successor's numbers x [B or 1, K], rescaled if configured; [B, K]."""
+    rewards, counts = batch["next", "reward"], discounts(batch, config.gamma)
+    if config.value_rescaling:
+        return rescale(rewards + counts * unrescale(following))
+    return rewards + counts * following
+
+
+def best(values: Tensor, mask: Tensor | None) -> Tensor:
+    """The best legal action of each row, int64 [B], of values [B, A] and a mask bool [B, A] or None."""
+    return (values if mask is None else values.masked_fill(~mask, -torch.inf)).argmax(-1)
+
+
+def of_action(numbers: Tensor, action: Tensor) -> Tensor:
+    """The numbers of one action for each row: [B, A, K] and int64 [B] to [B, K]."""
+    return numbers[torch.arange(len(action), device=action.device), action]
+
+
+def next_mask(batch: TensorDictBase) -> Tensor | None:
+    """Legal actions of the successor, bool [B, A], or None where there are no masks."""
+    return batch.get(("next", "action_mask"), None)
+
+
+def distance(difference: Tensor, loss_function: str) -> Tensor:
+    """Each entry's Huber loss with threshold 1 (``smooth_l1``), or its half square (``l2``)."""
+    if loss_function == "l2":
+        return difference.square() / 2
+    size = difference.abs()
+    return torch.where(size < 1, size.square() / 2, size - 0.5)
+
+
+class ObjectiveLoss(LossModule):
+    """A pure function as TorchRL's loss: online and delayed parameters, importance weights, errors for priorities.
+
+    ``objective(online, target, batch) -> (loss, td_error, priority)``, float [B] each. ``online`` and ``target`` are
+    the network with either parameters: ``target(batch["next"])`` calls its method ``numbers`` (or another one:
+    ``method=NAME``) on the leaves of the successor.
+
+    Args:
+        policy: actor over the network.
+        objective: the algorithm.
+    """
+
+    value_network: TensorDictModule  # TorchRL wants its parts announced
+    value_network_params: TensorDictParams
+    target_value_network: TensorDictModule
+    target_value_network_params: TensorDictParams
+
+    def __init__(self, policy: QValueActor, objective: Objective) -> None:
+        super().__init__()
+        self.convert_to_functional(policy, "value_network", create_target_params=True)
+        self.objective = objective
+        self.leaves = [key for key in policy.in_keys if key != "action_mask"]
+        self.in_keys = [*policy.in_keys, "action", "next"]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDict:
+        """Entry ``loss``; writes ``td_error`` and ``priority``, float [B], into ``tensordict``."""
+
+        def online(seen: TensorDictBase, **arguments) -> Tensor:
+            return self._call(self.value_network_params, seen, arguments)
+
+        def target(seen: TensorDictBase, **arguments) -> Tensor:
+            return self._call(self.target_value_network_params, seen, arguments)
+
+        loss, td_error, priority = self.objective(online, target, tensordict)
+        tensordict["td_error"], tensordict["priority"] = td_error.detach(), priority.detach()
+        weight = tensordict.get("priority_weight", None)
+        return TensorDict(loss=(loss if weight is None else loss * weight).mean())
+
+    def _call(self, parameters: TensorDictBase, seen: TensorDictBase, arguments: dict) -> Tensor:
+        with parameters.to_module(self.value_network, preserve_module_state=False):
+            network = self.value_network.module[0].module
+            method = getattr(network, arguments.pop("method", "numbers"))
+            return method(*[seen[leaf] for leaf in self.leaves], **arguments)
+
+
+def td_error_of(batch: TensorDictBase) -> Tensor:
+    """What :class:`ObjectiveLoss` has written."""
+    return batch["td_error"]
+
+
+def priority_of(batch: TensorDictBase) -> Tensor:
+    """What :class:`ObjectiveLoss` has written."""
+    return batch["priority"]
