@@ -37,13 +37,13 @@ def bare_loop(system: System) -> Callable[[float], float]:
     import torch
 
     import envs
+    from trainer.agents import make_policy
     from trainer.boards import flatten_parameters
-    from trainer.processes.collector import make_policy
     from trainer.replay import row_spec
 
-    config, spec = system.config, system.spec
+    config, spec = system.config, system.plans[0].spec
     policy = make_policy(config, spec)
-    system.weights_board.reader().pull(flatten_parameters(policy))
+    system.plans[0].weights.reader().pull(flatten_parameters(policy))
     network = policy.module[0].module
     vector = envs.make(config.env, config.collector.envs_per_worker)
     n, ring = vector.num_envs, config.replay.capacity_frames // config.collector.envs_per_worker // BLOCK * BLOCK
@@ -82,7 +82,7 @@ def measure(name: str, seconds: float, repeats: int) -> Row:
         *arguments, *COMMON, parts.BUDGET, f"collector.envs_per_worker={envs_per_worker}", "algorithm.n_step=1"
     )
     with parts.opened(config) as system:
-        system.board.frame_limit[0] = parts.NO_LIMIT
+        system.plans[0].board.frame_limit[0] = parts.NO_LIMIT
         parts.wait_until_stepping(system)
         parts.pause(system)
 

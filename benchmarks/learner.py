@@ -55,7 +55,7 @@ def plain_network(config: Config, system: System) -> nn.Module:
     import torch
     from torch import nn
 
-    leaf = system.spec.leaves[0]
+    leaf = system.plans[0].spec.leaves[0]
     layers: list[nn.Module] = []
     if leaf.kind == "image":
         layers += [
@@ -68,7 +68,7 @@ def plain_network(config: Config, system: System) -> nn.Module:
     for size in config.algorithm.hidden_sizes:
         layers += [nn.Linear(width, size), nn.ReLU()]
         width = size
-    network = nn.Sequential(*layers, nn.Linear(width, system.spec.num_actions))
+    network = nn.Sequential(*layers, nn.Linear(width, system.plans[0].spec.num_actions))
     if _channels_last(config):
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network
@@ -119,14 +119,14 @@ def learner_updates(config: Config, system: System, settings: dict[str, Any]) ->
     from dataclasses import replace
 
     from trainer.algorithms import ALGORITHMS
-    from trainer.processes.learner import Learner, feed
+    from trainer.learning import Learner, feed
 
     section = replace(config.learner, **settings)
-    algorithm = ALGORITHMS[config.algorithm.name](config.algorithm, section, system.spec)
+    algorithm = ALGORITHMS[config.algorithm.name](config.algorithm, section, system.plans[0].spec)
     learner = Learner(algorithm, section, config.algorithm, system.device)
 
     def update() -> None:
-        for batch in feed(system.replay, system.device, section.prefetch_batches):
+        for batch in feed(system.agents[0].replay, system.device, section.prefetch_batches):
             learner.update(batch)
 
     return update, section.prefetch_batches
@@ -138,9 +138,9 @@ def measure(name: str, seconds: float, repeats: int, with_compile: bool) -> list
 
     config = parts.config(*CASES[name], *COMMON, parts.BUDGET)
     with parts.opened(config) as system:
-        while system.board.total_frames() < FILLED_FRAMES:
+        while system.total_frames() < FILLED_FRAMES:
             system.rollouts[0].collect_round()
-        whole = {key: tensor.clone() for key, tensor in system.replay.batches(8).items()}
+        whole = {key: tensor.clone() for key, tensor in system.agents[0].replay.batches(8).items()}
         batches = [{key: tensor[i] for key, tensor in whole.items()} for i in range(8)]
         calls = {"bare": (bare_update(config, system, batches), 1)}
         for variant, settings in variants(config, with_compile).items():

@@ -167,8 +167,9 @@ def write_table(runs: Iterable[dict[str, Any]], jobs: int) -> None:
     runs = sorted(runs, key=key)
     parts = [
         "# Learning table\n",
-        "Written by `python -m benchmarks.learning`. Median over seeds of 100 greedy episodes of each run's best policy, "
-        "chosen by the run's own evaluations and played again on other seeds; interquartile mean (IQM) with 95 % "
+        "Written by `python -m benchmarks.learning`. Median over seeds of 100 greedy episodes of each run's best "
+        "policy, chosen by the run's own evaluations and played again on other seeds; interquartile mean (IQM) with 95 "
+        "% "
         "bootstrap intervals over seeds. Each line's runs are the command below it, with its seed; all runs with their "
         "curves and commits stand in [learning/runs.jsonl](learning/runs.jsonl).\n",
         f"Hardware: {describe()}; {jobs} runs at a time, beside other work, so minutes are upper bounds.\n",
@@ -198,10 +199,11 @@ def line(algorithm: str, runs: Sequence[dict[str, Any]]) -> str:
     returns = [run["return"] for run in runs]
     low, high = interval(returns)
     minutes = statistics.median(run["wall_s"] for run in runs) / 60
+    each = ", ".join(f"{value:.1f}" for value in returns)
+    frames = statistics.median(run["frames"] for run in runs)
     return (
-        f"| {algorithm} | {statistics.median(returns):.1f} | {interquartile_mean(returns):.1f} [{low:.1f}, {high:.1f}] | "
-        f"{', '.join(f'{value:.1f}' for value in returns)} | {statistics.median(run['frames'] for run in runs):,.0f} | "
-        f"{minutes:.1f} |"
+        f"| {algorithm} | {statistics.median(returns):.1f} | {interquartile_mean(returns):.1f} [{low:.1f}, {high:.1f}] "
+        f"| {each} | {frames:,.0f} | {minutes:.1f} |"
     )
 
 

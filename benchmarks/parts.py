@@ -17,10 +17,10 @@ import torch
 
 import envs
 from trainer import run_folder
+from trainer.agents import streams_of
 from trainer.compose import load
 from trainer.config import Config, to_dict
 from trainer.loggers import RunInfo, open_loggers
-from trainer.replay import layout
 from trainer.signals import Stopped, StopSignals
 from trainer.system import System, build, choose_device
 from trainer.train import _train
@@ -52,19 +52,19 @@ def opened(config: Config) -> Iterator[System]:
     """A run's parts as ``trainer.train.train`` makes them, in a temporary folder; collectors wait for a limit."""
     torch.set_num_threads(config.learner.num_threads)
     torch.manual_seed(config.seed)
-    spec, device = envs.describe(config.env), choose_device(config.learner.device)
+    world, device = envs.describe_world(config.env), choose_device(config.learner.device)
     top = Path(tempfile.mkdtemp(prefix="benchmark-"))
     loggers = None
     try:
         run_dir, config = run_folder.create(replace(config, run_dir=str(top / "run")), ["benchmark"])
-        streams = layout(config.replay.capacity_frames, config.collector.num_workers, config.collector.envs_per_worker)
+        streams = streams_of(config)
         info = RunInfo(
             run_dir, config.env.id, config.algorithm.name, config.seed, config.budget_frames, to_dict(config),
             streams.num_workers, streams.num_streams, str(device),
         )  # fmt: skip
         loggers = open_loggers(config.logger, info)
         with StopSignals(leftovers=top) as stop, stop.raising(after_s=0):
-            system = build(config, run_dir, spec, device, streams, run_dir / "scratch", loggers, stop)
+            system = build(config, run_dir, world, device, run_dir / "scratch", loggers, stop)
             try:
                 system.start()
                 system.publish()
@@ -88,7 +88,7 @@ def train(system: System) -> Trained:
     except Stopped:
         if system.stop.number != ENOUGH:
             raise
-    return Trained(system.board.total_frames(), system.learner.updates, time.perf_counter() - start)
+    return Trained(system.total_frames(), system.agents[0].learner.updates, time.perf_counter() - start)
 
 
 def enough(system: System) -> None:
@@ -119,19 +119,21 @@ def wait_until_stepping(system: System, seconds: float = 120.0) -> None:
         TimeoutError: one has not.
     """
     end = time.monotonic() + seconds
-    while not (system.board.frames > 0).all():
+    while not (system.plans[0].board.frames > 0).all():
         system.check()
         if time.monotonic() > end:
-            raise TimeoutError(f"after {seconds:g} s {(system.board.frames == 0).sum()} collectors have no frame")
+            raise TimeoutError(
+                f"after {seconds:g} s {(system.plans[0].board.frames == 0).sum()} collectors have no frame"
+            )
         time.sleep(0.01)
 
 
 def collected_per_s(system: System, seconds: float) -> float:
     """Frames per second of all collectors over ``seconds`` of this process doing nothing."""
     time.sleep(SETTLE_S)
-    frames, start = system.board.total_frames(), time.perf_counter()
+    frames, start = system.total_frames(), time.perf_counter()
     time.sleep(seconds)
-    rate = (system.board.total_frames() - frames) / (time.perf_counter() - start)
+    rate = (system.total_frames() - frames) / (time.perf_counter() - start)
     system.check()
     return rate
 

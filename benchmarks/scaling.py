@@ -51,7 +51,7 @@ def measure(workers: int, envs_per_worker: int, seconds: float) -> Measured:
     )  # fmt: skip
     start = time.perf_counter()
     with parts.opened(config) as system:
-        system.board.frame_limit[0] = parts.NO_LIMIT
+        system.plans[0].board.frame_limit[0] = parts.NO_LIMIT
         parts.wait_until_stepping(system)
         startup_s = time.perf_counter() - start
         cpu_s, begin = machine.cpu_s(machine.tree()), time.perf_counter()

@@ -16,11 +16,23 @@ import difflib
 from collections.abc import Callable
 from typing import Any
 
-from envs import counting, envpool, gymnasium
+from envs import counting, envpool, grids, gymnasium, pettingzoo
 from envs.gymnasium import make_single
 from envs.spec import EnvError, EnvSpec, Leaf
+from envs.world import Solo
 
-__all__ = ["ENVS", "EnvError", "EnvSpec", "Leaf", "describe", "make", "make_single"]
+__all__ = [
+    "ENVS",
+    "WORLDS",
+    "EnvError",
+    "EnvSpec",
+    "Leaf",
+    "describe",
+    "describe_world",
+    "make",
+    "make_single",
+    "make_world",
+]
 
 ENVS: dict[str, Callable[..., Any]] = {
     "gymnasium": gymnasium.make,
@@ -28,8 +40,15 @@ ENVS: dict[str, Callable[..., Any]] = {
     "counting": counting.make,
 }
 
+# Backends whose environments have several agents: ``make(env, num_envs, render_mode) -> world``.
+WORLDS: dict[str, Callable[..., Any]] = {
+    "counting_agents": counting.make_world,
+    "grid": grids.make,
+    "pettingzoo": pettingzoo.make,
+}
+
 _CHOICES = {
-    "backend": tuple(ENVS),
+    "backend": (*ENVS, *WORLDS),
     "preprocessing": ("none", "atari"),
     "vectorization": ("auto", "sync", "native"),
 }
@@ -47,6 +66,25 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
     Raises:
         EnvError: in one sentence, why the environment cannot be made or trained on, and what to do.
     """
+    _check(env, num_envs)
+    if env.backend in WORLDS:
+        raise EnvError(f"{env.id}: env.backend={env.backend} has several agents; it is made by make_world.")
+    return ENVS[env.backend](env, num_envs, autoreset=autoreset, render_mode=render_mode)
+
+
+def make_world(env: Any, num_envs: int, render_mode: str | None = None) -> Any:
+    """Any environment as a world (see `envs.world`): of the agents that it has, or of one.
+
+    Raises:
+        EnvError: as `make`.
+    """
+    _check(env, num_envs)
+    if env.backend in WORLDS:
+        return WORLDS[env.backend](env, num_envs, render_mode=render_mode)
+    return Solo(make(env, num_envs, render_mode=render_mode))
+
+
+def _check(env: Any, num_envs: int) -> None:
     for key, choices in _CHOICES.items():
         value = getattr(env, key)
         if value not in choices:
@@ -55,16 +93,24 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
             raise EnvError(f"{env.id}: env.{key}={value} is none of {', '.join(choices)}{hint}")
     if env.frame_stack < 1 or num_envs < 1:
         raise EnvError(f"{env.id}: env.frame_stack={env.frame_stack} and num_envs={num_envs} must be at least 1.")
-    return ENVS[env.backend](env, num_envs, autoreset=autoreset, render_mode=render_mode)
 
 
 def describe(env: Any) -> EnvSpec:
-    """What the environment shows, found by making one and closing it again.
+    """What an environment of one agent shows, found by making one and closing it again.
 
     Raises:
         EnvError: as `make`.
     """
-    vector = make(env, 1)
-    spec: EnvSpec = vector.spec
-    vector.close()
-    return spec
+    return describe_world(env)[0][1]
+
+
+def describe_world(env: Any) -> list[tuple[str, EnvSpec]]:
+    """Agents, and what each of them sees and does, found by making one world and closing it again.
+
+    Raises:
+        EnvError: as `make`.
+    """
+    world = make_world(env, 1)
+    found = list(zip(world.agents, world.specs, strict=True))
+    world.close()
+    return found

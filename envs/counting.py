@@ -32,6 +32,7 @@ from envs.vector import Observation, Step
 
 PRIME = 1_000_003
 FAULTS = ("raise", "kill", "hang", "nan", "nan_observation")
+AGENT_STREAMS = 100_000  # between two agents' streams
 LIMIT = 2**24  # float32 counts exactly up to here
 
 
@@ -122,6 +123,60 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
     if not 1 <= settings.min_length <= settings.max_length or settings.num_actions < 1 or settings.image_size < 4:
         raise EnvError(f"{env.id}: counting needs 1 <= min_length <= max_length, num_actions >= 1 and image_size >= 4.")
     return CountingVector(settings, env.id, num_envs, env.frame_stack, autoreset, env.clip_rewards)
+
+
+def make_world(env: Any, num_envs: int, render_mode: str | None = None) -> CountingWorld:
+    """Backend ``counting_agents``: ``env.kwargs.num_agents`` (2) agents with streams of their own, as a world.
+
+    Agent a of a world reset with ``seed`` counts the streams ``seed + a * AGENT_STREAMS + i``, so that every row tells
+    whose it is. Their episodes end at different times. The other keys are `make`'s.
+
+    Raises:
+        EnvError: as `make`.
+    """
+    kwargs = dict(env.kwargs)
+    count = kwargs.pop("num_agents", 2)
+    vectors = [make(_With(env, kwargs), num_envs, render_mode=render_mode) for _ in range(count)]
+    return CountingWorld(vectors)
+
+
+class _With:
+    """An EnvConfig with other ``kwargs``."""
+
+    def __init__(self, env: Any, kwargs: dict[str, Any]) -> None:
+        self._env, self.kwargs = env, kwargs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+
+class CountingWorld:
+    """Counting vectors side by side, one for each agent; see `envs.world`."""
+
+    def __init__(self, vectors: list[CountingVector]) -> None:
+        self._vectors, self.num_envs = vectors, vectors[0].num_envs
+        self.agents = tuple(f"agent_{a}" for a in range(len(vectors)))
+        self.specs = tuple(vector.spec for vector in vectors)
+        self.raw_rewards = [vector.raw_reward for vector in vectors]
+        self.present = [np.ones(vector.num_envs, bool) for vector in vectors]
+
+    def reset(self, seed: int | None = None) -> list[Observation]:
+        """Start every stream of every agent."""
+        for present in self.present:
+            present[:] = True
+        return [
+            vector.reset(None if seed is None else seed + a * AGENT_STREAMS) for a, vector in enumerate(self._vectors)
+        ]
+
+    def step(self, actions: list[NDArray[np.int64]]) -> list[Step]:
+        """One step of every stream."""
+        steps = [vector.step(action) for vector, action in zip(self._vectors, actions, strict=True)]
+        for present, (_, _, terminated, truncated) in zip(self.present, steps, strict=True):
+            np.logical_not(terminated | truncated, out=present)
+        return steps
+
+    def close(self) -> None:
+        """Holds nothing that must be given back."""
 
 
 class CountingVector:

@@ -5,7 +5,8 @@ package of ``import_modules`` registers, and ids of packages that declare Gymnas
 (``MinAtar/Breakout-v1``).
 
 ``preprocessing="atari"`` is the usual one: no frame skip in the emulator, 1 to 30 no-ops at reset, 4 frames a step
-with the maximum over the last two, grey, ``screen_size`` pixels square (84), episodes end with the game and not with a life.
+with the maximum over the last two, grey, ``screen_size`` pixels square (84), episodes end with the game and not with a
+life.
 ``max_episode_steps`` then counts steps of 4 frames. Sticky actions are the id's own (0.25 for ``ALE/...-v5``).
 
 ``vectorization``: ``sync`` is `envs.vector`. ``native`` is the environment's own ``vector_entry_point``; it must

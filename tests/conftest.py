@@ -60,26 +60,21 @@ def started() -> Iterator[Callable[[Config], Any]]:
     import envs
     from trainer import run_folder, system
     from trainer.loggers import RunInfo, open_loggers
-    from trainer.replay import layout
     from trainer.signals import StopSignals
 
     opened: list[Any] = []
 
     def start(config: Config) -> Any:
         torch.manual_seed(config.seed)
-        spec = envs.describe(config.env)
+        world = envs.describe_world(config.env)
         run_dir, config = run_folder.create(config, ["test"])
         workers = config.collector.num_workers
         assert workers is not None
-        streams = layout(config.replay.capacity_frames, workers, config.collector.envs_per_worker)
-        envs_of_all, budget = streams.num_streams, config.budget_frames
-        info = RunInfo(run_dir, spec.id, "dqn", config.seed, budget, {}, workers, envs_of_all, "cpu")
+        budget = config.budget_frames
+        info = RunInfo(run_dir, config.env.id, "dqn", config.seed, budget, {}, workers, workers, "cpu")
         scratch, loggers = run_dir / "scratch", open_loggers(config.logger, info)
-        opened.append(
-            system.build(
-                config, run_dir, spec, torch.device("cpu"), streams, scratch, loggers, StopSignals(leftovers=scratch)
-            )
-        )
+        stop = StopSignals(leftovers=scratch)
+        opened.append(system.build(config, run_dir, world, torch.device("cpu"), scratch, loggers, stop))
         opened[-1].start()
         return opened[-1]
 

@@ -23,6 +23,7 @@ from trainer.boards import (
     ERROR_BYTES,
     RUN,
     STOP,
+    AgentBoard,
     ControlBoard,
     WeightsBoard,
     WeightsReader,
@@ -30,7 +31,7 @@ from trainer.boards import (
     ordered_leaves,
 )
 from trainer.config import AlgorithmConfig, LearnerConfig
-from trainer.processes.learner import Learner
+from trainer.learning import Learner
 from trainer.system import use_fork_server
 
 NUMEL = 1_000_000
@@ -53,19 +54,21 @@ def through_pickle(thing):
 
 
 def test_control_board_stays_shared_through_pickling():
-    board = ControlBoard(num_workers=2, num_streams=6)
+    own = AgentBoard(num_workers=2, num_streams=6)
+    theirs = through_pickle(own)
+    theirs.frames[:] = 5, 7
+    theirs.cursor[4] = 9
+    assert own.total_frames() == 12 and own.cursor.tolist() == [0, 0, 0, 0, 9, 0]
+    board = ControlBoard(num_workers=2)
     other = through_pickle(board)
-    other.frames[:] = 5, 7
-    other.cursor[4] = 9
     board.command[0] = STOP
-    assert board.total_frames() == 12 and board.cursor.tolist() == [0, 0, 0, 0, 9, 0]
     assert other.stopping()
     board.command[0] = RUN
     assert not other.stopping()
 
 
 def test_error_text_round_trip():
-    board = ControlBoard(2, 2)
+    board = ControlBoard(2)
     assert board.read_error(0) == ""
     board.write_error(1, "Traceback: ça ne va pas\n  x = 1 / 0")
     assert board.read_error(1) == "Traceback: ça ne va pas\n  x = 1 / 0"
@@ -76,7 +79,7 @@ def test_error_text_round_trip():
 
 @pytest.mark.parametrize("letter", ["x", "ü", "語"])
 def test_an_error_text_that_is_too_long_keeps_its_end(letter):
-    board = ControlBoard(1, 1)
+    board = ControlBoard(1)
     text = letter * ERROR_BYTES + "ValueError: the end"
     board.write_error(0, text)
     read = board.read_error(0)
@@ -86,7 +89,7 @@ def test_an_error_text_that_is_too_long_keeps_its_end(letter):
 
 
 def test_episodes_are_read_once_and_the_newest_survive_a_wrapped_ring():
-    board, seen = ControlBoard(2, 2), np.zeros(2, np.int64)
+    board, seen = AgentBoard(2, 2), np.zeros(2, np.int64)
 
     def finish(worker: int, count: int) -> None:
         for _ in range(count):

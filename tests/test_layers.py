@@ -18,9 +18,10 @@ LAYERS = [
     {"system", "forkserver", "finished"},
     {"evaluators"},
     {"processes"},
-    {"priorities", "diagnostics"},
-    {"algorithms", "replay", "recording", "checkpoint", "agents", "selfplay", "telemetry"},
-    {"networks", "metrics", "loggers", "acting", "boards", "limiter", "plot", "resources", "run_folder", "compose"}
+    {"diagnostics"},
+    {"agents", "priorities", "learning"},
+    {"algorithms", "acting", "replay", "recording", "checkpoint", "selfplay", "telemetry"},
+    {"networks", "metrics", "loggers", "boards", "limiter", "plot", "resources", "run_folder", "compose"}
     | {"signals", "errors"},
     {"validation"},
     {"config"},

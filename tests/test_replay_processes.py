@@ -80,7 +80,8 @@ def test_no_sampled_row_is_torn_mixed_or_wrong_and_a_killed_writer_stops_nobody(
         learner={"batch_size": 128},
     )
     system = started(config)
-    board, replay = system.board, system.replay
+    (agent,) = system.agents
+    board, replay = agent.board, agent.replay
     system.publish()
     board.frame_limit[0] = 10**9
 
@@ -104,11 +105,11 @@ def test_no_sampled_row_is_torn_mixed_or_wrong_and_a_killed_writer_stops_nobody(
 
     for _ in range(5):  # new weights come by themselves, with no message to a running worker
         system.publish()
-    while (board.version != system.weights_board.version).any():
+    while (board.version != agent.plan.weights.version).any():
         system.check()
     assert board.version.tolist() == [6, 6]
 
-    victim, pid = 1, int(board.pid[1])
+    victim, pid = 1, int(system.board.pid[1])
     own = slice(victim * envs_per_worker, (victim + 1) * envs_per_worker)
     os.kill(pid, signal.SIGKILL)
     system.collector.procs[victim].join(30)

@@ -18,9 +18,8 @@ import yaml
 from envs.counting import episode_length, expected_reward, is_truncation, legal_actions
 from trainer import checkpoint, finished
 from trainer.acting import linear_epsilon
-from trainer.config import Config, from_yaml
+from trainer.config import SEEDS_PER_RUN, Config, from_yaml
 from trainer.errors import RunFailed
-from trainer.processes.collector import SEEDS_PER_RUN
 from trainer.schedules import run_async
 from trainer.system import System
 from trainer.train import train
@@ -103,19 +102,20 @@ def frames_of(stream: int, rows: int) -> int:
 def watched(system: System, config: Config) -> dict[str, list[Any]]:
     """Run the schedule `async` to its end and note, update by update and turn by turn, what should hold."""
     seen: dict[str, list[Any]] = {"wrong": [], "ends": [], "streams": [], "turns": [], "epsilon": []}
-    update = system.update
+    (agent,) = system.agents
+    update = agent.learner.update
 
-    def checked(batch: dict[Any, torch.Tensor]) -> None:
+    def checked(batch: dict[Any, torch.Tensor]) -> torch.Tensor:
         seen["wrong"] += wrong_rows(batch, config)
         seen["ends"].append(int(batch["next", "terminated"].sum()) + 1j * int(batch["next", "truncated"].sum()))
         seen["streams"] += batch["stream"].tolist()
-        update(batch)
+        return update(batch)
 
-    system.update = checked  # type: ignore[method-assign]
+    agent.learner.update = checked  # type: ignore[method-assign]
     system.publish()
     for _ in run_async(system):
-        epsilon, frames = system.board.epsilon.copy(), system.board.total_frames()
-        seen["turns"].append((frames, system.limiter.updates))
+        epsilon, frames = system.plans[0].board.epsilon.copy(), system.total_frames()
+        seen["turns"].append((frames, system.agents[0].limiter.updates))
         if frames:
             seen["epsilon"].append((*epsilon, linear_epsilon(config.collector, frames)))
         system.check()
@@ -130,7 +130,7 @@ def test_every_sampled_transition_of_the_pipeline_is_right(
     system = started(config)
     seen = watched(system, config)
     system.close()
-    frames, updates = system.board.total_frames(), system.limiter.updates
+    frames, updates = system.total_frames(), system.agents[0].limiter.updates
 
     assert seen["wrong"] == []
     assert len(seen["streams"]) == updates * 32
@@ -164,7 +164,7 @@ def test_what_the_collectors_count_and_store_is_right(
     for _ in run_async(system):
         system.check()
     system.close()
-    board, streams = system.board, system.replay._sampler.streams
+    board, streams = system.plans[0].board, system.plans[0].streams
     first = config.seed * SEEDS_PER_RUN
     for worker in (0, 1):
         rows = {first + stream: int(board.cursor[stream]) for stream in range(4 * worker, 4 * worker + 4)}
@@ -176,7 +176,7 @@ def test_what_the_collectors_count_and_store_is_right(
     assert board.episodes_done.sum() > 200  # together: how two workers share the frames is a matter of speed
 
     # Every row that is still stored is the one that its place in time stands for, final rows among them.
-    columns = system.replay._columns
+    columns = system.agents[0].replay._columns
     taken = set()
     for stream in range(streams.num_streams):
         end = int(board.cursor[stream])
@@ -203,7 +203,7 @@ def test_ladder_gives_every_environment_its_own_epsilon(
         system.check()
     # Horgan et al. 2018: 0.4 ** (1 + 7 i / 7) for i = 0 .. 7
     expected = [np.mean([0.4 ** (1 + i) for i in worker]) for worker in ((0, 1, 2, 3), (4, 5, 6, 7))]
-    assert system.board.epsilon == pytest.approx(expected)
+    assert system.plans[0].board.epsilon == pytest.approx(expected)
 
 
 # --- the run's folder ------------------------------------------------------------------------------------------------
@@ -321,8 +321,9 @@ def test_metrics_parse_and_end_with_the_run(run: tuple[Path, dict[str, Any], Con
 def test_policies_of_the_run_can_be_played(run: tuple[Path, dict[str, Any], Config]) -> None:
     folder, summary, _ = run
     for name in ("best", "last"):
-        _, spec, policy = finished.open_run(folder, name)
-        assert policy.network(torch.zeros(3, 4)).shape == (3, spec.num_actions)
+        config, players = finished.open_run(folder, name)
+        assert players.networks[0](torch.zeros(3, 4)).shape == (3, players.specs[0].num_actions)
+        assert config.env.id == "Counting"
     (path,) = checkpoint.numbered(folder / "checkpoints")
     state = checkpoint.load(path)
     assert (state["frames"], state["learner"]["updates"]) == (summary["frames"], summary["updates"])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from envs import EnvSpec
+from trainer.boards import ordered_tensors
 from trainer.config import CollectorConfig
 
 Observation = dict[str, np.ndarray]
@@ -87,6 +90,109 @@ def greedy_policy(
         return action.numpy(), values.detach().numpy()
 
     return policy
+
+
+def stacked_policy(
+    networks: Sequence[nn.Module], weights: Tensor, seen: list[np.ndarray], mask: np.ndarray | None,
+    seeds: Sequence[int | list[int]] | None = None,
+) -> Policy:  # fmt: skip
+    """As :func:`greedy_policy` for several networks of one shape in one pass; every array has a first axis [A].
+
+    Args:
+        networks: A of them.
+        weights: float32 [A, numel], theirs in the boards' order; read in every call.
+        seen: an example of the leaves, [A, N, ...].
+        mask: an example of the legal actions, bool [A, N, num_actions], or None.
+        seeds: of each one's noise; None: mean weights act.
+    """
+    network, count = networks[0], len(networks)
+    noise_size = 0 if seeds is None else getattr(network, "noise_size", 0)
+    for one in networks:
+        one.train(noise_size > 0)
+    rngs = [np.random.default_rng(seed) for seed in seeds or range(count)]
+    parameters, offset = {}, 0
+    for name, leaf in ordered_tensors(network):
+        size = leaf.numel()
+        parameters[name] = weights[:, offset : offset + size].view(count, *leaf.shape)
+        offset += size
+    module = _Greedy(network, mask is not None, noise_size > 0)
+    names = [f"network.{name}" for name in parameters]
+
+    def act(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        own = dict(zip(names, tensors[: len(names)], strict=True))
+        return torch.func.functional_call(module, own, tensors[len(names) :])
+
+    def inputs(seen: list[np.ndarray], mask: np.ndarray | None) -> list[Tensor]:
+        noise = [np.stack([rng.standard_normal(noise_size, np.float32) for rng in rngs])] if noise_size else []
+        arrays = [torch.from_numpy(array) for array in [*seen, *([] if mask is None else [mask]), *noise]]
+        return [*parameters.values(), *arrays]
+
+    with torch.no_grad():
+        example = inputs(seen, mask)
+        recorded = torch.jit.trace(make_fx(torch.vmap(act))(*example), tuple(example), check_trace=False).forward
+
+    def policy(seen: list[np.ndarray], mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        action, values = recorded(*inputs(seen, mask))
+        return action.numpy(), values.detach().numpy()
+
+    return policy
+
+
+class Crew:
+    """Greedy actions of several agents: one pass for those whose networks are alike.
+
+    Args:
+        networks: of each agent.
+        flats: its weights, float32 [numel], of which the network's parameters are views; replaced by rows of a stack
+            where several are alike.
+        shapes: equal for agents whose networks may be stacked.
+        examples: leaves and mask of each.
+        seeds: of each one's noise; None: mean weights act.
+    """
+
+    def __init__(
+        self,
+        networks: Sequence[nn.Module],
+        flats: Sequence[Tensor],
+        shapes: Sequence[Any],
+        examples: Sequence[tuple[list[np.ndarray], np.ndarray | None]],
+        seeds: Sequence[int | list[int]] | None = None,
+    ) -> None:
+        self.flats = list(flats)
+        self._groups: list[tuple[list[int], Policy]] = []
+        for shape in dict.fromkeys(shapes):
+            members = [a for a, own in enumerate(shapes) if own == shape]
+            own_seeds = None if seeds is None else [seeds[a] for a in members]
+            if len(members) == 1:
+                seen, mask = examples[members[0]]
+                policy = greedy_policy(networks[members[0]], seen, mask, None if own_seeds is None else own_seeds[0])
+            else:
+                stack = torch.stack([flats[a] for a in members])
+                for row, a in zip(stack, members, strict=True):
+                    self.flats[a] = row
+                arrays = _stack([examples[a] for a in members])
+                policy = stacked_policy([networks[a] for a in members], stack, *arrays, own_seeds)
+            self._groups.append((members, policy))
+
+    def act(self, seen: Sequence[tuple[list[np.ndarray], np.ndarray | None]]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Greedy actions int64 [N] and values float32 [N, num_actions] of each agent."""
+        chosen: list[Any] = [None] * len(seen)
+        for members, policy in self._groups:
+            if len(members) == 1:
+                chosen[members[0]] = policy(*seen[members[0]])
+            else:
+                actions, values = policy(*_stack([seen[a] for a in members]))
+                for a, action, value in zip(members, actions, values, strict=True):
+                    chosen[a] = (action, value)
+        return chosen
+
+
+def _stack(
+    several: Sequence[tuple[list[np.ndarray], np.ndarray | None]],
+) -> tuple[list[np.ndarray], np.ndarray | None]:
+    leaves = [np.stack(arrays) for arrays in zip(*[seen for seen, _ in several], strict=True)]
+    masks = [mask for _, mask in several if mask is not None]
+    return leaves, np.stack(masks) if masks else None
 
 
 class Explorer:

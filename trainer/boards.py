@@ -1,4 +1,4 @@
-"""Shared memory between the processes of a run: control board and weights board.
+"""Shared memory between the processes of a run: control board, agents' boards and weights boards.
 
 Nothing here sends a message or takes a lock. Every field has one writer; readers poll. Both boards reach a worker
 through pickling by torch's ForkingPickler, which keeps shared tensors shared.
@@ -19,96 +19,73 @@ from torch import Tensor
 from torchrl.weight_update.weight_sync_schemes import WeightSyncScheme
 
 EPISODES_KEPT = 1024  # finished episodes a worker keeps for the main process to read
+VERSIONS_KEPT = 4096  # published weights whose number of updates is known
 ERROR_BYTES = 16_384  # of a worker's traceback
 
 # Commands in ControlBoard.command
 RUN, STOP = 0, 1
 
 
+def _share(shapes: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> dict[str, Tensor]:
+    return {name: torch.zeros(shape, dtype=dtype).share_memory_() for name, (shape, dtype) in shapes.items()}
+
+
+def _view(board: object, tensors: dict[str, Tensor]) -> None:
+    """NumPy views of shared tensors as attributes."""
+    for name, tensor in tensors.items():
+        setattr(board, name, tensor.numpy())
+
+
 class ControlBoard:
-    """Orders to the collectors and their counters, in shared memory.
+    """Orders to the collectors and how they are, in shared memory.
 
     NumPy views are attributes; the torch tensors behind them are what crosses a process border.
 
     Args:
         num_workers: W.
-        num_streams: S, sub-environments of all workers together.
 
     Attributes:
         command: int64 [1], ``RUN`` or ``STOP``; written by the main process.
-        frame_limit: int64 [1], collectors wait while the total of ``frames`` is not below it; main.
         round: int64 [1], the round that may be collected (sync); main.
-        schedule_frames: int64 [1], total frames at the round's start, from which exploration follows (sync); main.
-        frames: int64 [W], transitions collected; its worker.
         rounds_done: int64 [W], rounds finished (sync); its worker.
-        cursor: int64 [S], rows published in a stream; its worker, after the rows.
-        version: int64 [W], weights version that a worker acts by; its worker.
         heartbeat: float64 [W], ``time.monotonic()`` of the last vector step or wait; its worker.
-        waited_s: float64 [W], seconds spent waiting for ``frame_limit``; its worker.
-        epsilon: float64 [W], mean exploration rate of the last vector step; its worker.
-        episodes: float64 [W, EPISODES_KEPT, 3], ring of (return, length, total frames at its end); its worker.
-        episodes_done: int64 [W], episodes finished; its worker, after the ring.
+        waited_s: float64 [W], seconds spent waiting for a ``frame_limit``; its worker.
         pid: int64 [W], the worker's process id; its worker.
         error: uint8 [W, ERROR_BYTES], UTF-8 text of a worker's traceback, zero-padded; its worker.
     """
 
     command: NDArray[np.int64]
-    frame_limit: NDArray[np.int64]
     round: NDArray[np.int64]
-    schedule_frames: NDArray[np.int64]
-    frames: NDArray[np.int64]
     rounds_done: NDArray[np.int64]
-    cursor: NDArray[np.int64]
-    version: NDArray[np.int64]
     heartbeat: NDArray[np.float64]
     waited_s: NDArray[np.float64]
-    epsilon: NDArray[np.float64]
-    episodes: NDArray[np.float64]
-    episodes_done: NDArray[np.int64]
     pid: NDArray[np.int64]
     error: NDArray[np.uint8]
 
-    def __init__(self, num_workers: int, num_streams: int) -> None:
-        w, s = num_workers, num_streams
-        shapes = {
-            "command": ((1,), torch.int64),
-            "frame_limit": ((1,), torch.int64),
-            "round": ((1,), torch.int64),
-            "schedule_frames": ((1,), torch.int64),
-            "frames": ((w,), torch.int64),
-            "rounds_done": ((w,), torch.int64),
-            "cursor": ((s,), torch.int64),
-            "version": ((w,), torch.int64),
-            "heartbeat": ((w,), torch.float64),
-            "waited_s": ((w,), torch.float64),
-            "epsilon": ((w,), torch.float64),
-            "episodes": ((w, EPISODES_KEPT, 3), torch.float64),
-            "episodes_done": ((w,), torch.int64),
-            "pid": ((w,), torch.int64),
-            "error": ((w, ERROR_BYTES), torch.uint8),
-        }
-        self._tensors = {
-            name: torch.zeros(shape, dtype=dtype).share_memory_() for name, (shape, dtype) in shapes.items()
-        }
-        self._view()
-
-    def _view(self) -> None:
-        for name, tensor in self._tensors.items():
-            setattr(self, name, tensor.numpy())
+    def __init__(self, num_workers: int) -> None:
+        w = num_workers
+        self._tensors = _share(
+            {
+                "command": ((1,), torch.int64),
+                "round": ((1,), torch.int64),
+                "rounds_done": ((w,), torch.int64),
+                "heartbeat": ((w,), torch.float64),
+                "waited_s": ((w,), torch.float64),
+                "pid": ((w,), torch.int64),
+                "error": ((w, ERROR_BYTES), torch.uint8),
+            }
+        )
+        _view(self, self._tensors)
 
     def __getstate__(self) -> dict[str, Tensor]:
         return self._tensors
 
     def __setstate__(self, tensors: dict[str, Tensor]) -> None:
         self._tensors = tensors
-        self._view()
-
-    def total_frames(self) -> int:
-        """Transitions collected by all workers."""
-        return int(self.frames.sum())
+        _view(self, tensors)
 
     def stopping(self) -> bool:
-        """Whether the main process wants every rollout to return."""
+        """Whether the main process wants every process to return."""
         return self.command[0] == STOP
 
     def write_error(self, worker: int, text: str) -> None:
@@ -119,6 +96,78 @@ class ControlBoard:
     def read_error(self, worker: int) -> str:
         """The traceback that a worker left, or an empty text."""
         return bytes(self.error[worker]).rstrip(b"\0").decode(errors="replace")
+
+
+class AgentBoard:
+    """What one agent's collectors and learner count, in shared memory; no other agent's process writes here.
+
+    Args:
+        num_workers: W.
+        num_streams: S, sub-environments of all workers together.
+
+    Attributes:
+        frame_limit: int64 [1], collectors wait while the agent's frames are not below it; the learner's process.
+        schedule_frames: int64 [1], frames at the round's start, from which exploration follows (sync); main.
+        frames: int64 [W], the agent's transitions collected; its worker.
+        cursor: int64 [S], rows published in a stream; its worker, after the rows.
+        version: int64 [W], weights version that a worker acts by; its worker.
+        epsilon: float64 [W], mean exploration rate of the last vector step; its worker.
+        episodes: float64 [W, EPISODES_KEPT, 3], ring of (return, length, frames at its end); its worker.
+        episodes_done: int64 [W], episodes finished; its worker, after the ring.
+        updates: int64 [1], updates made; the learner's process.
+        version_updates: int64 [VERSIONS_KEPT], ring of the updates after which each version of the weights was
+            published; the learner's process.
+        learner_heartbeat: float64 [1], ``time.monotonic()`` of the learner's last look around; its process.
+        learner_waited_s: float64 [1], seconds that the learner had nothing due; its process.
+    """
+
+    frame_limit: NDArray[np.int64]
+    schedule_frames: NDArray[np.int64]
+    frames: NDArray[np.int64]
+    cursor: NDArray[np.int64]
+    version: NDArray[np.int64]
+    epsilon: NDArray[np.float64]
+    episodes: NDArray[np.float64]
+    episodes_done: NDArray[np.int64]
+    updates: NDArray[np.int64]
+    version_updates: NDArray[np.int64]
+    learner_heartbeat: NDArray[np.float64]
+    learner_waited_s: NDArray[np.float64]
+
+    def __init__(self, num_workers: int, num_streams: int) -> None:
+        w, s = num_workers, num_streams
+        self._tensors = _share(
+            {
+                "frame_limit": ((1,), torch.int64),
+                "schedule_frames": ((1,), torch.int64),
+                "frames": ((w,), torch.int64),
+                "cursor": ((s,), torch.int64),
+                "version": ((w,), torch.int64),
+                "epsilon": ((w,), torch.float64),
+                "episodes": ((w, EPISODES_KEPT, 3), torch.float64),
+                "episodes_done": ((w,), torch.int64),
+                "updates": ((1,), torch.int64),
+                "version_updates": ((VERSIONS_KEPT,), torch.int64),
+                "learner_heartbeat": ((1,), torch.float64),
+                "learner_waited_s": ((1,), torch.float64),
+            }
+        )
+        _view(self, self._tensors)
+
+    def __getstate__(self) -> dict[str, Tensor]:
+        return self._tensors
+
+    def __setstate__(self, tensors: dict[str, Tensor]) -> None:
+        self._tensors = tensors
+        _view(self, tensors)
+
+    def total_frames(self) -> int:
+        """The agent's transitions, collected by all workers."""
+        return int(self.frames.sum())
+
+    def paused(self) -> bool:
+        """Whether the agent's limit holds collection back."""
+        return self.frames.sum() >= self.frame_limit[0]
 
     def read_episodes(self, seen: np.ndarray) -> np.ndarray:
         """Episodes finished since ``seen`` (int64 [W], updated in place), float64 [n, 3] as in ``episodes``."""
@@ -153,6 +202,14 @@ def ordered_leaves(weights: TensorDictBase) -> list[Tensor]:
     return [leaf for _, leaf in named if leaf.is_floating_point()]
 
 
+def ordered_tensors(module: torch.nn.Module) -> list[tuple[str, Tensor]]:
+    """Names and tensors of a module in the boards' order."""
+    tensors = TensorDict.from_module(module).items(True, True)
+    paths = [((key,) if isinstance(key, str) else key, leaf) for key, leaf in tensors]
+    named = sorted(paths, key=lambda item: str(item[0]))  # as ordered_leaves sorts them below a common prefix
+    return [(".".join(path), leaf) for path, leaf in named if leaf.is_floating_point()]
+
+
 def flatten_parameters(module: torch.nn.Module) -> Tensor:
     """Make all float parameters and buffers of ``module`` views of one flat float32 tensor [numel].
 
@@ -182,6 +239,7 @@ class WeightsBoard(WeightSyncScheme):
 
     def __init__(self, numel: int) -> None:
         super().__init__()
+        self.numel = numel
         self._slots = torch.zeros(2, numel).share_memory_()
         self._sequence = torch.zeros(3, dtype=torch.int64).share_memory_()  # version in slot 0, in slot 1, newest
 
@@ -192,7 +250,7 @@ class WeightsBoard(WeightSyncScheme):
     def another(self) -> WeightsBoard:
         """A scheme on the same memory: TorchRL ties a scheme to one collector."""
         twin = WeightsBoard(0)
-        twin._slots, twin._sequence = self._slots, self._sequence
+        twin.numel, twin._slots, twin._sequence = self.numel, self._slots, self._sequence
         return twin
 
     @property

@@ -46,6 +46,16 @@ def numbered(folder: Path) -> list[Path]:
     return sorted(folder.glob("frames_*.pt"))
 
 
+def newest(folder: Path) -> dict[str, Any] | None:
+    """The newest checkpoint of a run that is whole, or None where there is none."""
+    for path in reversed(numbered(folder)):
+        try:
+            return load(path)
+        except CheckpointError:
+            continue
+    return None
+
+
 def load(path: Path) -> dict[str, Any]:
     """What :func:`save` or :func:`write_aside` wrote, on the CPU.
 

@@ -32,6 +32,7 @@ from trainer.config import (
 )
 from trainer.validation import validate
 
+FREE = ("env.kwargs.", "agents.overrides.", "agents.start_from.")  # keys that a user may add to
 GROUPS = tuple(sorted(path.name for path in CONFIG_DIR.iterdir() if any(path.glob("*.yaml"))))
 KEYS = config_keys()
 
@@ -108,7 +109,7 @@ def check(arguments: Sequence[str]) -> list[Override]:
             raise ConfigError(f"{override.input_line} cannot be: no key can be left out, so set {key} to another value")
         if override.package is not None:
             raise ConfigError(f"{override.input_line} cannot be: groups stay in their place, so write {key}=VALUE")
-        if key not in GROUPS and key not in KEYS and not key.startswith("env.kwargs."):
+        if key not in GROUPS and key not in KEYS and not key.startswith(FREE):
             raise ConfigError(_unknown_key(key))
         for value in _single_values(override):
             if key in GROUPS:
@@ -139,11 +140,11 @@ def preset_env_id(preset: str) -> str | None:
 
 
 def hydra_arguments(overrides: Sequence[Override]) -> list[str]:
-    """The arguments as Hydra takes them: keys of env.kwargs are added, whatever the user wrote; all others are set."""
+    """The arguments as Hydra takes them: keys of `FREE` are added, whatever the user wrote; all others are set."""
     arguments = []
     for override in overrides:
         argument = (override.input_line or "").lstrip("+")
-        is_free = override.key_or_group.startswith("env.kwargs.")
+        is_free = override.key_or_group.startswith(FREE)
         arguments.append(f"++{argument}" if is_free else argument)
     return arguments
 
@@ -202,7 +203,7 @@ def _check_option(group: str, option: str) -> None:
 def _check_type(key: str, text: str) -> None:
     value = OverridesParser.create().parse_override(f"{key}={text}").value()
     try:
-        OmegaConf.update(schema(), key, value, merge=True, force_add=key.startswith("env.kwargs."))
+        OmegaConf.update(schema(), key, value, merge=True, force_add=key.startswith(FREE))
     except OmegaConfBaseException as error:
         words = _type_words(key)
         if words.startswith("a whole") and isinstance(value, float) and value.is_integer():

@@ -34,7 +34,7 @@ class EnvConfig:
     """Which environment is trained on, and how it is wrapped."""
 
     id: str = "CartPole-v1"
-    backend: str = one_of("gymnasium", "envpool", "counting")
+    backend: str = one_of("gymnasium", "envpool", "counting", "counting_agents", "grid", "pettingzoo")
     kwargs: dict[str, Any] = field(default_factory=dict)  # handed to the environment's constructor
     import_modules: list[str] = field(default_factory=list)  # packages that register the id when imported
     preprocessing: str = one_of("none", "atari")
@@ -151,6 +151,17 @@ class EvaluatorConfig:
 
 
 @dataclass(frozen=True)
+class AgentsConfig:
+    """Where several agents of one world learn; one agent alone learns in the main process."""
+
+    learner: str = one_of("stacked", "process", "sequential")  # alike ones in one update; a process each; one by one
+    overrides: dict[str, Any] = field(default_factory=dict)  # agent -> section -> key -> its own value
+    frozen: list[str] = field(default_factory=list)  # agents that act but do not learn
+    start_from: dict[str, str] = field(default_factory=dict)  # agent -> policy.pt of another run
+    hang_seconds: float = 60.0  # a learner process that shows no life for so long is started anew
+
+
+@dataclass(frozen=True)
 class CheckpointConfig:
     """What is kept on disk."""
 
@@ -188,6 +199,7 @@ class Config:
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     evaluator: EvaluatorConfig = field(default_factory=EvaluatorConfig)
+    agents: AgentsConfig = field(default_factory=AgentsConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
 

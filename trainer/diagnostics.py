@@ -62,11 +62,12 @@ def diagnose(algorithm: Algorithm, batch: Batch) -> dict[str, float]:
 def _with_weights(loss: nn.Module, weights: TensorDictBase) -> Iterator[nn.Module]:
     with weights.data.to_module(loss.value_network, preserve_module_state=False):
         network = cast(Any, loss.value_network).module[0].module
+        training = network.training
         network.eval()
         try:
             yield network
         finally:
-            network.train()
+            network.train(training)
 
 
 @contextmanager

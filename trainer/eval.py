@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,26 +25,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.eval", description=__doc__)
     add_arguments(parser)
     parser.add_argument("--episodes", type=int, default=100)
+    parser.add_argument("--random", nargs="+", default=[], metavar="AGENT", help="agents replaced by a random player")
     parser.add_argument("--num-envs", type=int, default=20, help="environments stepped together")
     options = parser.parse_args(arguments)
     try:
-        config, spec, policy = open_run(options.run, options.policy)
-        vector = envs.make(config.env, min(options.num_envs, options.episodes))
-        played = evaluate(policy, vector, options.episodes, options.seed)
-        vector.close()
+        config, players = open_run(options.run, options.policy)
+        world = envs.make_world(config.env, min(options.num_envs, options.episodes))
+        for name in set(options.random) - set(world.agents):
+            raise ConfigError(f"--random {name} names no agent of {config.env.id}: it has {', '.join(world.agents)}")
+        played = evaluate(players, world, options.episodes, options.seed, options.random)
+        world.close()
     except (ConfigError, CheckpointError, envs.EnvError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    result = {
-        "env_id": spec.id,
+    returns = [value for own in played for value in own.returns]
+    lengths = [value for own in played for value in own.lengths]
+    result: dict[str, Any] = {
+        "env_id": config.env.id,
         "policy": options.policy,
-        "episodes": len(played.returns),
-        "eval_return_mean": float(np.mean(played.returns)),
-        "eval_return_std": float(np.std(played.returns)),
-        "eval_return_min": min(played.returns),
-        "eval_return_max": max(played.returns),
-        "eval_length_mean": float(np.mean(played.lengths)),
+        "episodes": len(played[0].returns),
+        "eval_return_mean": float(np.mean(returns)),
+        "eval_return_std": float(np.std(returns)),
+        "eval_return_min": min(returns),
+        "eval_return_max": max(returns),
+        "eval_length_mean": float(np.mean(lengths)),
     }
+    if len(played) > 1:
+        means = (float(np.mean(own.returns)) for own in played)
+        result["eval_return_mean_by_agent"] = dict(zip(world.agents, means, strict=True))
     print(json.dumps(result))
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -11,12 +12,11 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from envs import EnvSpec
+from trainer.agents import AgentPlan
 from trainer.boards import split_error
 from trainer.config import Config
 from trainer.errors import RunFailed, exit_words
 from trainer.processes.evaluator import Evaluation, Judge
-from trainer.processes.learner import Learner, flat_weights
 
 EXIT_CODE_S = 3.0  # until the exit code of a process whose pipe has ended is known
 
@@ -27,13 +27,15 @@ class RemoteEvaluator:
     Args:
         process: running :func:`trainer.processes.evaluator.run`.
         pipe: to it.
-        weights: float32 [numel], the shared memory that it reads.
-        learner: whose weights are evaluated.
+        weights: float32 [sum of numel], the shared memory that it reads.
+        flat: gives all agents' weights of now.
         what: the environments that it plays, for messages.
     """
 
-    def __init__(self, process: BaseProcess, pipe: Connection, weights: Tensor, learner: Learner, what: str) -> None:
-        self._process, self._pipe, self._weights, self._learner, self._what = process, pipe, weights, learner, what
+    def __init__(
+        self, process: BaseProcess, pipe: Connection, weights: Tensor, flat: Callable[[], Tensor], what: str
+    ) -> None:
+        self._process, self._pipe, self._weights, self._flat, self._what = process, pipe, weights, flat, what
         self._busy, self._wanted = False, -1
 
     def request(self, frames: int) -> None:
@@ -44,7 +46,7 @@ class RemoteEvaluator:
     def _send(self) -> None:
         if self._busy or self._wanted < 0:
             return
-        self._weights.copy_(flat_weights(self._learner))
+        self._weights.copy_(self._flat())
         try:
             self._pipe.send((self._wanted, time.monotonic()))
         except OSError:  # the process died
@@ -97,16 +99,16 @@ class RemoteEvaluator:
 class LocalEvaluator:
     """Evaluates at once in this process: for ``sequential``."""
 
-    def __init__(self, config: Config, spec: EnvSpec, run_dir: Path, learner: Learner) -> None:
-        self._learner = learner
+    def __init__(self, config: Config, plans: Sequence[AgentPlan], run_dir: Path, flat: Callable[[], Tensor]) -> None:
+        self._flat = flat
         # Building a policy draws from the global generator, from which training draws too.
         with torch.random.fork_rng():
-            self._judge = Judge(config, spec, run_dir)
+            self._judge = Judge(config, [(plan.config, plan.spec) for plan in plans], run_dir)
         self._result: Evaluation | None = None
 
     def request(self, frames: int) -> None:
         """Evaluate the weights of now."""
-        self._result = self._judge.evaluate(flat_weights(self._learner), frames, time.monotonic())
+        self._result = self._judge.evaluate(self._flat(), frames, time.monotonic())
 
     def poll(self) -> Evaluation | None:
         """The evaluation made last, once."""

@@ -9,8 +9,9 @@ import torch
 
 import envs
 from trainer import checkpoint
+from trainer.agents import own_config
 from trainer.config import Config, ConfigError, from_yaml
-from trainer.processes.evaluator import Policy
+from trainer.processes.evaluator import Players
 
 POLICIES = {"best": Path("best/policy.pt"), "last": Path("checkpoints/last_policy.pt")}
 
@@ -24,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=10_000, help="of the first environment (default: 10000)")
 
 
-def open_run(run_dir: Path, policy: str) -> tuple[Config, envs.EnvSpec, Policy]:
-    """The run's configuration, its environment and one of its policies.
+def open_run(run_dir: Path, policy: str) -> tuple[Config, Players]:
+    """The run's configuration and one of its policies.
 
     Raises:
         ConfigError, CheckpointError, EnvError: in one sentence, what is missing.
@@ -34,7 +35,6 @@ def open_run(run_dir: Path, policy: str) -> tuple[Config, envs.EnvSpec, Policy]:
     if not (run_dir / "config.yaml").is_file():
         raise ConfigError(f"{run_dir} is no run's folder: it has no config.yaml")
     config = from_yaml(run_dir / "config.yaml")
-    spec = envs.describe(config.env)
-    loaded = Policy(config, spec)
+    loaded = Players([(own_config(config, name), spec) for name, spec in envs.describe_world(config.env)])
     loaded.load(checkpoint.load(run_dir / POLICIES[policy])["weights"])
-    return config, spec, loaded
+    return config, loaded

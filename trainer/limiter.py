@@ -47,11 +47,13 @@ class Limiter:
         ahead = math.ceil((self.updates + 1) * self.frames_per_update) + self.tolerance_frames
         return min(self.budget_frames, self.warmup_frames + ahead)
 
+    def settled(self, frames: int) -> bool:
+        """Whether every update that is due after ``frames`` frames is made; without a limit, always."""
+        return self.frames_per_update is None or self.due(frames) == 0
+
     def finished(self, frames: int) -> bool:
         """Whether the budget is collected and every update that it is owed is made."""
-        if frames < self.budget_frames:
-            return False
-        return self.frames_per_update is None or self.due(frames) == 0
+        return frames >= self.budget_frames and self.settled(frames)
 
     def state_dict(self) -> dict[str, int]:
         """What a checkpoint keeps."""

@@ -6,17 +6,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import imageio.v3 as imageio
 import numpy as np
-import torch
 
 import envs
-from trainer.acting import FrameStacks, greedy_policy
 from trainer.checkpoint import CheckpointError
 from trainer.config import ConfigError
 from trainer.finished import add_arguments, open_run
-from trainer.processes.evaluator import Policy
+from trainer.processes.evaluator import Players, evaluate
 
 VIDEO_FORMATS = (".gif", ".mp4")
 
@@ -36,10 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if out.suffix not in VIDEO_FORMATS:
         parser.error(f"--out {out} must end in {' or '.join(VIDEO_FORMATS)}")
     try:
-        config, _, policy = open_run(options.run, options.policy)
-        vector = envs.make(config.env, 1, render_mode="human" if options.window else "rgb_array")
-        returns, pictures = play(policy, vector, options.episodes, options.max_steps, options.seed)
-        vector.close()
+        config, players = open_run(options.run, options.policy)
+        world = envs.make_world(config.env, 1, render_mode="human" if options.window else "rgb_array")
+        returns, pictures = play(players, world, options.episodes, options.max_steps, options.seed)
+        world.close()
     except (ConfigError, CheckpointError, envs.EnvError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -50,27 +49,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def play(policy: Policy, vector, episodes: int, max_steps: int, seed: int) -> tuple[list[float], list[np.ndarray]]:
-    """Greedy episodes of a vector of one environment: finished returns, and pictures [height, width, 3] uint8."""
-    observation = vector.reset(seed)
-    stacks = FrameStacks(vector.spec, 1)
-    stacks.push(observation, np.ones(1, bool))
-    fresh, total = np.zeros(1, bool), 0.0
-    returns: list[float] = []
-    pictures = [vector.render()]
-    act = greedy_policy(policy.network, stacks.seen(observation), observation.get("action_mask"))
-    with torch.inference_mode():
-        while len(returns) < episodes and len(pictures) < max_steps:
-            action, _ = act(stacks.seen(observation), observation.get("action_mask"))
-            observation, _, terminated, truncated = vector.step(action)
-            stacks.push(observation, fresh)
-            fresh = terminated | truncated
-            total += float(vector.raw_reward[0])
-            pictures.append(vector.render())
-            if fresh[0]:
-                returns.append(total)
-                total = 0.0
-    return returns, [picture for picture in pictures if picture is not None]
+def play(
+    players: Players, world: Any, episodes: int, max_steps: int, seed: int
+) -> tuple[list[float], list[np.ndarray]]:
+    """Greedy episodes of a world of one sub-environment: finished returns, and pictures [height, width, 3] uint8."""
+    pictures: list[Any] = []
+
+    def watch() -> bool:
+        pictures.append(world.render())
+        return len(pictures) < max_steps
+
+    played = evaluate(players, world, episodes, seed, watch=watch)
+    return [value for own in played for value in own.returns], [picture for picture in pictures if picture is not None]
 
 
 def write_video(path: Path, pictures: list[np.ndarray], fps: int) -> None:

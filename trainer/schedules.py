@@ -9,27 +9,21 @@ import time
 from collections.abc import Callable, Iterator
 
 from trainer.metrics import EverySeconds
-from trainer.processes.learner import feed
+from trainer.processes.learner import Agent, StackedAgents
 from trainer.system import SUPERVISE_EVERY_S, System
 
 IDLE_S = 2e-4  # between two looks of a learner that has nothing due
 
 
 def run_async(system: System) -> Iterator[None]:
-    """Collectors run free; the limiter is the only brake, on either side."""
-    config, board, limiter = system.config, system.board, system.limiter
-    board.frame_limit[0] = limiter.frame_limit()
-    while not limiter.finished(board.total_frames()):
-        frames = board.total_frames()
-        due = min(limiter.due(frames), config.learner.prefetch_batches)
-        if due:
-            system.anneal(frames)
-            for batch in feed(system.replay, system.device, int(due)):
-                system.update(batch)
-            board.frame_limit[0] = limiter.frame_limit()
-        else:
+    """Collectors run free; the limiters are the only brake, on either side."""
+    for agent in system.agents:
+        agent.open_limit()
+    while not system.finished():
+        if not system.work():
             time.sleep(IDLE_S)
-            system.telemetry.learner_waited_s += IDLE_S
+            for agent in system.agents:
+                agent.board.learner_waited_s[0] += IDLE_S
         yield
 
 
@@ -59,23 +53,31 @@ def run_sequential(system: System) -> Iterator[None]:
 
 
 def _rounds(system: System, collect: Callable[[], None]) -> Iterator[None]:
-    config, board, limiter = system.config, system.board, system.limiter
-    while board.total_frames() < config.budget_frames and not system.stop.number:
-        board.schedule_frames[0] = board.total_frames()  # exploration does not depend on who is faster
+    config = system.config
+    while system.total_frames() < config.budget_frames and not system.stop.number:
+        for agent in system.agents:
+            agent.board.schedule_frames[0] = agent.board.total_frames()  # exploration depends on nobody's speed
         collect()
         yield
-        frames = board.total_frames()
-        system.anneal(frames)
-        due = limiter.due(frames)
-        if config.schedule.updates_per_round is not None:
-            due = config.schedule.updates_per_round if frames >= config.learner.warmup_frames else 0
-        while due > 0 and not system.stop.number:
-            chunk = int(min(due, config.learner.prefetch_batches))
-            for batch in feed(system.replay, system.device, chunk):
-                system.update(batch)
-            due -= chunk
-            yield
+        for worker in system.workers:
+            yield from _updates(system, worker)
         system.publish()
+
+
+def _updates(system: System, worker: Agent | StackedAgents) -> Iterator[None]:
+    """All updates that a round owes, or that it is given."""
+    agents = worker.agents if isinstance(worker, StackedAgents) else [worker]
+    frames, fixed = [agent.board.total_frames() for agent in agents], system.config.schedule.updates_per_round
+    for agent, so_far in zip(agents, frames, strict=True):
+        agent.anneal(so_far)
+    due = min(agent.limiter.due(so_far) for agent, so_far in zip(agents, frames, strict=True))
+    if fixed is not None:
+        due = fixed if min(frames) >= agents[0].config.learner.warmup_frames else 0
+    while due > 0 and not system.stop.number:
+        chunk = int(min(due, agents[0].config.learner.prefetch_batches))
+        worker.learn(chunk)
+        due -= chunk
+        yield
 
 
 SCHEDULES: dict[str, Callable[[System], Iterator[None]]] = {

@@ -5,36 +5,41 @@ A reader's next file is ``train.py``, the loop that these parts run in.
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import multiprocessing.forkserver
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.multiprocessing as mp
+from torch import Tensor
 from torchrl.collectors import MultiAsyncCollector
+from torchrl.data import TensorDictReplayBuffer
 
 import envs
 from envs import EnvSpec
 from trainer import checkpoint
-from trainer.algorithms import ALGORITHMS
-from trainer.boards import RUN, STOP, ControlBoard, WeightsBoard, ordered_leaves, split_error
+from trainer.agents import AgentPlan, make_policy, plan_agents, update_key
+from trainer.boards import RUN, STOP, ControlBoard, split_error
 from trainer.config import SEEDS_PER_RUN, Config, ConfigError, first_line
-from trainer.diagnostics import diagnose
 from trainer.errors import RunFailed, exit_words
 from trainer.evaluators import LocalEvaluator, RemoteEvaluator
 from trainer.limiter import Limiter
 from trainer.loggers import Loggers
-from trainer.priorities import PrioritizedStreamSampler
 from trainer.processes import collector as collecting
 from trainer.processes import evaluator as evaluating
-from trainer.processes.learner import Learner, flat_weights, linear
-from trainer.replay import StreamLayout, StreamReplay, StreamSampler, open_storage
+from trainer.processes import learner as learning
+from trainer.processes.learner import Agent, StackedAgents
+from trainer.replay import worker_rows
 from trainer.signals import StopSignals
 from trainer.telemetry import Telemetry
 
@@ -42,79 +47,112 @@ SUPERVISE_EVERY_S = 0.1
 SHUTDOWN_S = 4.0  # until what does not end by itself is killed
 START_ERROR_S = 3.0  # until the exit code of a process that failed to start is known
 POLL_S = 2e-4
+START_LEARNER_S = 60.0  # that an agent's learner process may take to start
+# Figures that each of several agents has of its own in a row.
+OWN = {
+    "frames", "updates", "updates_per_s", "episodes", "return_mean", "length_mean", "epsilon_mean", "loss", "td_error",
+    "samples_per_insert", "policy_lag_updates", "grad_norm", "q_mean", "q_max", "target_q_mean", "churn",
+    "dormant_share",
+}  # fmt: skip
 
 
 @dataclass
 class System:
-    """A run's parts, from :func:`build`. Whoever holds it calls :meth:`close`."""
+    """A run's parts, from :func:`build`. Whoever holds it calls :meth:`close`.
+
+    Args:
+        config: the run.
+        run_dir: its folder.
+        plans: its agents.
+        device: of the updates.
+        board: orders to the collectors.
+        telemetry: of the agents, in their order.
+        loggers: where rows go.
+        stop: signals.
+        agents: those that learn in this process.
+        workers: what makes their updates: an agent itself, or a stack of several.
+        learners: processes of those that learn in their own.
+    """
 
     config: Config
     run_dir: Path
-    spec: EnvSpec
+    plans: list[AgentPlan]
     device: torch.device
     board: ControlBoard
-    weights_board: WeightsBoard
-    replay: StreamReplay
-    learner: Learner
-    limiter: Limiter
-    telemetry: Telemetry
+    telemetry: list[Telemetry]
     loggers: Loggers
     stop: StopSignals
+    agents: list[Agent]
+    workers: list[Agent | StackedAgents]
+    learners: list[LearnerProcess] = field(default_factory=list)
     collector: MultiAsyncCollector | None = None  # None in the schedule `sequential`
     rollouts: list[collecting.Rollout] = field(default_factory=list)  # virtual workers of `sequential`
     evaluator: RemoteEvaluator | LocalEvaluator | None = None
 
-    def update(self, batch: Any) -> None:
-        """One update, and the weights to the collectors when due."""
-        self.replay.reprioritize(batch, self.learner.update(batch))
-        self.limiter.updates += 1
-        if self.limiter.updates % self.config.learner.publish_every_updates == 0:
-            self.publish()
+    def work(self) -> bool:
+        """A chunk of updates of whoever is due, in this process; whether there was any."""
+        worked = False
+        for worker in self.workers:
+            worked = worker.work() or worked
+        return worked
 
-    def anneal(self, frames: int) -> None:
-        """Learning rate and exponent of importance weights, as they are to be after ``frames`` frames."""
-        fraction = frames / self.config.budget_frames
-        rates, replay = self.config.learner, self.config.replay
-        self.learner.set_learning_rate(linear(rates.learning_rate, rates.learning_rate_end, fraction))
-        self.sampler.beta = linear(replay.priority_beta, replay.priority_beta_end, fraction)
+    def total_frames(self) -> int:
+        """Transitions of the agent that has most."""
+        return max(plan.board.total_frames() for plan in self.plans)
 
-    def row(self) -> dict[str, Any]:
+    def finished(self) -> bool:
+        """Whether the budget is collected and every update that it is owed is made."""
+        if self.total_frames() < self.config.budget_frames:
+            return False
+        return all(agent.frozen or agent.limiter.settled(agent.board.total_frames()) for agent in self.agents) and all(
+            learner.settled() for learner in self.learners
+        )
+
+    def publish(self) -> None:
+        """Hand the collectors a new version of all weights; waits for none of them."""
+        for agent in self.agents:
+            agent.publish()
+
+    def flat(self) -> Tensor:
+        """All agents' weights of now, float32 [sum of numel] on the CPU, one agent behind the other."""
+        here = {agent.name: agent.flat() for agent in self.agents}
+        return torch.cat([here[plan.name] if plan.name in here else published(plan) for plan in self.plans])
+
+    def row(self, failed: bool = False) -> dict[str, Any]:
         """What is known of the run now, for the loggers; waits for the device.
+
+        With several agents each one's figures stand under ``<agent>/``, and their means under the plain keys.
+
+        Args:
+            failed: leave out how learning goes, for a loss was not finite.
 
         Raises:
             NotFinite: a loss was NaN or infinite.
         """
-        figures = self.learner.metrics()
-        if self.learner.last_batch is not None:
-            figures |= diagnose(self.learner.algorithm, self.learner.last_batch) | self.sampler.figures()
-        return self.telemetry.row(self.learner.updates, figures)
-
-    @property
-    def sampler(self) -> StreamSampler | PrioritizedStreamSampler:
-        """What draws from the replay."""
-        return self.replay._sampler
-
-    def publish(self) -> None:
-        """Hand the collectors a new version of the weights; waits for none of them."""
-        if self.collector is not None:
-            self.collector.update_policy_weights_(self.learner.weights)
-        else:
-            self.weights_board.send(self.learner.weights)
-        self.telemetry.published(self.weights_board.version, self.limiter.updates)
+        figures = {agent.name: agent.figures() for agent in self.agents if not failed}
+        figures |= {learner.plan.name: learner.figures for learner in self.learners}
+        rows = [
+            telemetry.row(int(plan.board.updates[0]), figures.get(plan.name, {}))
+            for plan, telemetry in zip(self.plans, self.telemetry, strict=True)
+        ]
+        return rows[0] if len(rows) == 1 else joined([plan.name for plan in self.plans], rows)
 
     def check(self) -> None:
-        """Raise RunFailed if a process died. Cheap enough for every wait."""
+        """Raise RunFailed if a process died; start an agent's learner anew. Cheap enough for every wait."""
         for worker, process in enumerate(getattr(self.collector, "procs", ())):
             if process.exitcode is not None:
                 raise self._death(worker, process.exitcode)
         if self.evaluator is not None:
             self.evaluator.check()
+        for learner in self.learners:
+            learner.check()
 
     def _death(self, worker: int, exitcode: int) -> RunFailed:
         traceback, cause = split_error(self.board.read_error(worker))
-        own, frames = self.config.collector.envs_per_worker, self.board.frames[worker]
+        first = self.plans[0]
+        own, frames = first.streams.envs_per_worker, first.board.frames[worker]
         return RunFailed(
-            f"collector worker {worker} (pid {self.board.pid[worker]}, {own} x {self.spec.id}, seeds from "
+            f"collector worker {worker} (pid {self.board.pid[worker]}, {own} x {self.config.env.id}, seeds from "
             f"{self.config.seed * SEEDS_PER_RUN + worker * own}) died "
             f"{f'after {frames} frames' if frames else 'while starting'}: "
             f"{cause or f'it was ended by {exit_words(exitcode)}'}",
@@ -122,24 +160,14 @@ class System:
             traceback=traceback,
         )
 
-    def state_dict(self, frames: int) -> dict[str, Any]:
-        """What a checkpoint holds: weights, target, optimiser, counters, priorities, schedules and random states."""
-        self.replay.take_priorities()
-        return {
-            "learner": self.learner.state_dict(),
-            "limiter": self.limiter.state_dict(),
-            "sampler": self.sampler.state_dict(),
-            "frames": frames,
-            "episodes": self.telemetry.episodes.state_dict(),
-            "torch_rng": torch.get_rng_state(),
-            "seed": self.config.seed,
-        }
-
-    def save(self, frames: int) -> Path:
-        """A checkpoint after ``frames`` frames, and the policy to play by; written aside and renamed."""
-        folder = self.run_dir / "checkpoints"
-        evaluating.save_policy(folder / "last_policy.pt", flat_weights(self.learner), frames, float("nan"))
-        return checkpoint.save(folder, self.state_dict(frames), frames, self.config.checkpoint.keep_last)
+    def save(self, frames: int) -> None:
+        """A checkpoint of every agent after ``frames`` frames, and the policy to play by; written aside and renamed."""
+        path = self.run_dir / "checkpoints" / "last_policy.pt"
+        evaluating.save_policy(path, self.flat(), frames, float("nan"))
+        for agent, telemetry in zip(self.agents, self.telemetry, strict=False):
+            agent.save(frames, episodes=telemetry.episodes.state_dict(), torch_rng=torch.get_rng_state())
+        for learner in self.learners:
+            learner.save()
 
     def start(self) -> None:
         """Start every process; in the schedule ``sequential``, build the virtual workers instead.
@@ -147,38 +175,45 @@ class System:
         Raises:
             RunFailed: a process could not be started; :meth:`close` stops the others.
         """
-        config, streams = self.config, self.replay._sampler.streams
-        plans = [collecting.CollectorPlan(config, self.spec, streams, worker) for worker in range(streams.num_workers)]
+        config, agents = self.config, tuple(self.plans)
+        plans = [collecting.CollectorPlan(config, agents, worker) for worker in range(agents[0].streams.num_workers)]
+        for worker in self.workers:
+            example = (worker if isinstance(worker, Agent) else worker.agents[0]).replay.example()
+            (worker.learner if isinstance(worker, Agent) else worker.stack).prepare(example)
         if config.schedule.name == "sequential":
-            self.evaluator = LocalEvaluator(config, self.spec, self.run_dir, self.learner)
-            self.rollouts = [_virtual_worker(plan, self.board, self.weights_board, self.replay) for plan in plans]
+            self.evaluator = LocalEvaluator(config, self.plans, self.run_dir, self.flat)
+            self.rollouts = [_virtual_worker(plan, self.board) for plan in plans]
         else:
             use_fork_server()
-            self.learner.prepare(self.replay.example())  # while the fork server imports; the next line waits for it
             self._start_evaluator()
+            for learner in self.learners:
+                learner.start()
             self._start_collector(plans)
+            assert self.collector is not None
+            for agent in self.agents:
+                agent.publish_ = partial(self.collector.update_policy_weights_, model_id=model_id(agent.plan))
         torch.set_num_threads(config.learner.num_threads)  # TorchRL changed it (torchrl.md, trap 18)
 
     def _start_evaluator(self) -> None:
-        config, weights = self.config, flat_weights(self.learner).share_memory_()
+        config, weights = self.config, self.flat().share_memory_()
         pipe, theirs = mp.Pipe()
         process = mp.get_context().Process(
             target=evaluating.run,
-            args=(config, self.spec, self.run_dir, weights, theirs),
+            args=(config, own_specs(self.plans), self.run_dir, weights, theirs),
             name="evaluator",
             daemon=True,
         )
         process.start()
         theirs.close()
-        what = f"{min(config.evaluator.num_envs, config.evaluator.episodes)} x {self.spec.id}"
-        self.evaluator = RemoteEvaluator(process, pipe, weights, self.learner, what)
+        what = f"{min(config.evaluator.num_envs, config.evaluator.episodes)} x {config.env.id}"
+        self.evaluator = RemoteEvaluator(process, pipe, weights, self.flat, what)
 
     def _start_collector(self, plans: list[collecting.CollectorPlan]) -> None:
         # Made in two steps, so that close() finds the workers also when the constructor fails, or is interrupted as it
         # waits for a worker whose environment is hung.
         self.collector = MultiAsyncCollector.__new__(MultiAsyncCollector)
         try:
-            self.collector.__init__(**collector_arguments(plans, self.board, self.weights_board, self.replay))
+            self.collector.__init__(**collector_arguments(plans, self.board))
         except Exception as error:  # a worker's own one, of any type, or TorchRL's about a worker that is gone
             deadline = time.monotonic() + START_ERROR_S
             while time.monotonic() < deadline:  # the worker is named as soon as it is gone
@@ -192,63 +227,209 @@ class System:
         self.board.command[0] = STOP
         if self.evaluator is not None:
             self.evaluator.close()
+        for learner in self.learners:
+            learner.close()
         if self.collector is not None:
             self.collector.shutdown(timeout=SHUTDOWN_S, raise_on_error=False)
         for rollout in self.rollouts:
-            rollout.vector.close()
+            rollout.world.close()
         self.evaluator, self.collector, self.rollouts = None, None, []
         torch.set_num_threads(self.config.learner.num_threads)
 
 
+class LearnerProcess:
+    """An agent's own learner process as the main process sees it; started anew when it dies or hangs.
+
+    Args:
+        plan: the agent.
+        control: the control board.
+        device: of its updates.
+        loggers: are told when it is started anew.
+        hang_s: without a sign of life it is taken for hung.
+    """
+
+    def __init__(self, plan: AgentPlan, control: ControlBoard, device: str, loggers: Loggers, hang_s: float) -> None:
+        self.plan, self._control, self._device, self._loggers, self._hang_s = plan, control, device, loggers, hang_s
+        self.figures: dict[str, float] = {}
+        self.restarts = 0
+        self._process: BaseProcess | None = None
+        self._limiter = Limiter(
+            plan.config.budget_frames, plan.config.learner.warmup_frames, plan.config.schedule.frames_per_update, 1
+        )
+
+    def start(self) -> None:
+        """Start it; it goes on from its agent's newest checkpoint, if there is one."""
+        self._pipe, theirs = mp.Pipe()
+        self.plan.board.learner_heartbeat[0] = time.monotonic() + START_LEARNER_S
+        plan = dataclasses.replace(self.plan, weights=self.plan.weights.another())
+        self._process = mp.get_context().Process(
+            target=learning.run,
+            args=(plan, self._control, self._device, theirs),
+            name=f"learner of {self.plan.name}",
+            daemon=True,
+        )
+        self._process.start()
+        theirs.close()
+
+    def settled(self) -> bool:
+        """Whether it has made every update that its agent's frames owe it."""
+        self._limiter.updates = int(self.plan.board.updates[0])
+        return self._limiter.settled(self.plan.board.total_frames())
+
+    def check(self) -> None:
+        """Take its reports; if it died or hangs, say so, let collection go on without it, and start it anew."""
+        assert self._process is not None
+        error = self._read()
+        silent = time.monotonic() - self.plan.board.learner_heartbeat[0]
+        if self._process.exitcode is None and silent < self._hang_s:
+            return
+        if self._process.exitcode is None:
+            why = f"showed no sign of life for {silent:.0f} s and was ended"
+            self._process.kill()
+        else:
+            traceback, cause = split_error(error)
+            why = f"died: {cause or f'it was ended by {exit_words(self._process.exitcode)}'}"
+            if traceback:
+                self._loggers.event(f"traceback of the learner of {self.plan.name}:\n{traceback}", role="learner")
+        self.plan.board.frame_limit[0] = self.plan.config.budget_frames  # nobody waits for it
+        self.restarts += 1
+        self._loggers.event(
+            f"the learner of {self.plan.name} (pid {self._process.pid}) {why}; it is started anew from its agent's "
+            "last checkpoint",
+            role="learner",
+        )
+        self.start()
+
+    def _read(self) -> str:
+        try:
+            while self._pipe.poll():
+                kind, value = self._pipe.recv()
+                if kind == "row":
+                    self.figures = value
+                elif kind == "error":
+                    return str(value)
+        except (EOFError, OSError):
+            pass
+        return ""
+
+    def save(self) -> None:
+        """Ask for a checkpoint; it is written while everything goes on."""
+        try:
+            self._pipe.send("save")
+        except OSError:  # it is dead, which check() finds
+            return
+
+    def close(self) -> None:
+        """Let it save its last checkpoint and end; kill it if it does not."""
+        if self._process is None:
+            return
+        self._process.join(SHUTDOWN_S)
+        if self._process.exitcode is None:
+            self._process.kill()
+        self._pipe.close()
+
+
+def model_id(plan: AgentPlan) -> str:
+    """The name by which TorchRL knows an agent's weights; the first one is the policy that it wants."""
+    return "policy" if plan.number == 0 else plan.name
+
+
+def own_specs(plans: Sequence[AgentPlan]) -> list[tuple[Config, EnvSpec]]:
+    """What a player needs to know of each agent."""
+    return [(plan.config, plan.spec) for plan in plans]
+
+
+def published(plan: AgentPlan) -> Tensor:
+    """The newest weights on an agent's board, float32 [numel]."""
+    flat = torch.zeros(plan.weights.numel)
+    plan.weights.reader().pull(flat)
+    return flat
+
+
+def joined(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One row of several agents': means of numbers under plain keys (frames: the largest), each one's own below."""
+    row: dict[str, Any] = {}
+    for key, value in rows[0].items():
+        values = [own[key] for own in rows if key in own]
+        if key == "frames":
+            row[key] = max(values)
+        else:
+            row[key] = float(np.mean(values)) if isinstance(value, int | float) and None not in values else value
+    row["updates"] = int(sum(own["updates"] for own in rows))
+    return row | {f"{name}/{key}": own[key] for name, own in zip(names, rows, strict=True) for key in own if key in OWN}
+
+
 def build(
-    config: Config, run_dir: Path, spec: EnvSpec, device: torch.device, streams: StreamLayout, scratch: Path,
+    config: Config, run_dir: Path, world: Sequence[tuple[str, EnvSpec]], device: torch.device, scratch: Path,
     loggers: Loggers, stop: StopSignals,
 ) -> System:  # fmt: skip
-    """Build every part that lives in this process; :meth:`System.start` starts the others."""
-    algorithm = ALGORITHMS[config.algorithm.name](config.algorithm, config.learner, spec)
-    board = ControlBoard(streams.num_workers, streams.num_streams)
+    """Build every part that lives in this process; :meth:`System.start` starts the others.
+
+    Raises:
+        ConfigError: an agent's own configuration cannot be.
+    """
+    plans = plan_agents(config, world, run_dir, scratch)
+    board = ControlBoard(plans[0].streams.num_workers)
     board.command[0] = RUN
-    storage = open_storage(spec, streams, scratch, wants_values(config))
-    sampler = StreamSampler(
-        board.cursor, streams, ahead=config.algorithm.n_step, behind=spec.stack - 1, seed=config.seed
-    )
-    replay = StreamReplay(
-        spec, storage, sampler, config.algorithm.gamma, config.algorithm.n_step, config.learner.batch_size,
-        pin_memory=device.type == "cuda",
-    )  # fmt: skip
-    if config.algorithm.prioritized:
-        prioritized = PrioritizedStreamSampler(
-            sampler, config.replay.priority_alpha, config.replay.priority_beta, config.replay.priority_eps,
-            storage._storage["final"].numpy(),
-        )  # fmt: skip
-        prioritized.first = replay.first_errors if wants_values(config) else None
-        replay._sampler = prioritized
-    learner = Learner(algorithm, config.learner, config.algorithm, device)
-    weights_board = WeightsBoard(sum(w.numel() for w in ordered_leaves(learner.weights)))
-    assert config.schedule.tolerance_frames is not None  # `config` is resolved
-    limiter = Limiter(
-        config.budget_frames, config.learner.warmup_frames, config.schedule.frames_per_update,
-        config.schedule.tolerance_frames,
-    )  # fmt: skip
-    telemetry = Telemetry(config, board, streams.rows)
-    return System(
-        config, run_dir, spec, device, board, weights_board, replay, learner, limiter, telemetry, loggers, stop
-    )
+    here = config.agents.learner != "process" or len(plans) == 1
+    frozen = {plan.name for plan in plans if plan.name in config.agents.frozen}
+    own = [plan for plan in plans if here or plan.name in frozen]
+    agents = [Agent(plan, device, plan.name in frozen) for plan in own]
+    for agent in agents:
+        if agent.name in config.agents.start_from:
+            start_from(agent, Path(config.agents.start_from[agent.name]))
+    torch.manual_seed(config.seed + 1)
+    workers: list[Agent | StackedAgents] = [agent for agent in agents if not agent.frozen]
+    if config.agents.learner == "stacked":
+        workers = stacked([agent for agent in agents if not agent.frozen])
+    learners = [
+        LearnerProcess(plan, board, device_of(plan, device), loggers, config.agents.hang_seconds)
+        for plan in plans
+        if plan not in own
+    ]
+    telemetry = [Telemetry(plan.config, board, plan.board, plan.streams.rows) for plan in plans]
+    return System(config, run_dir, plans, device, board, telemetry, loggers, stop, agents, workers, learners)
 
 
-def wants_values(config: Config) -> bool:
-    """Whether collectors store the values that they act by, for first priorities."""
-    return config.algorithm.prioritized and config.replay.initial_priority == "collector"
+def stacked(agents: Sequence[Agent]) -> list[Agent | StackedAgents]:
+    """Agents that are alike in one stack, the others by themselves."""
+    groups: dict[tuple, list[Agent]] = {}
+    for agent in agents:
+        groups.setdefault(update_key(agent.plan), []).append(agent)
+    return [StackedAgents(group) if len(group) > 1 else group[0] for group in groups.values()]
 
 
-def _virtual_worker(
-    plan: collecting.CollectorPlan, board: ControlBoard, weights_board: WeightsBoard, replay: StreamReplay
-) -> collecting.Rollout:
-    rows = collecting.worker_rows(replay._storage, plan.streams, plan.worker)
-    vector = envs.make(plan.config.env, plan.streams.envs_per_worker)
+def device_of(plan: AgentPlan, device: torch.device) -> str:
+    """Where an agent's own process learns: the visible GPUs in turn, or the CPU."""
+    if device.type != "cuda":
+        return str(device)
+    return f"cuda:{plan.number % torch.cuda.device_count()}"
+
+
+def start_from(agent: Agent, path: Path) -> None:
+    """Begin with the policy of another run.
+
+    Raises:
+        ConfigError: it cannot be read, or has another network.
+    """
+    try:
+        flat = checkpoint.load(path)["weights"]
+    except (checkpoint.CheckpointError, KeyError) as error:
+        raise ConfigError(f"agents.start_from.{agent.name}={path} is no policy: {first_line(error)}") from error
+    if flat.numel() != agent.plan.weights.numel:
+        raise ConfigError(
+            f"agents.start_from.{agent.name}={path} has {flat.numel()} weights where the agent's network has "
+            f"{agent.plan.weights.numel}: set its algorithm to that run's by agents.overrides.{agent.name}"
+        )
+    agent.learner.load_flat(flat)
+
+
+def _virtual_worker(plan: collecting.CollectorPlan, board: ControlBoard) -> collecting.Rollout:
+    rows = [worker_rows(agent.storage, agent.streams, plan.worker) for agent in plan.agents]
+    world = envs.make_world(plan.config.env, plan.agents[0].streams.envs_per_worker)
     with torch.random.fork_rng():
-        policy = collecting.make_policy(plan.config, plan.spec)
-    return collecting.Rollout(plan, board, weights_board.reader(), rows, vector, policy)
+        policies = [make_policy(agent.config, agent.spec) for agent in plan.agents]
+    return collecting.Rollout(plan, board, rows, world, policies)
 
 
 def use_fork_server() -> None:
@@ -267,26 +448,34 @@ def use_fork_server() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def collector_arguments(
-    plans: list[collecting.CollectorPlan], board: ControlBoard, weights_board: WeightsBoard, replay: StreamReplay
-) -> dict[str, Any]:
-    """What TorchRL's collector is made of."""
-    config, spec = plans[0].config, plans[0].spec
-    make_policy = partial(collecting.make_policy, config, spec)
+def collector_arguments(plans: list[collecting.CollectorPlan], board: ControlBoard) -> dict[str, Any]:
+    """What TorchRL's collector is made of; its own replay and policy are the first agent's."""
+    agents = plans[0].agents
+    first = agents[0]
+    policy_factory = partial(make_policy, first.config, first.spec)
     with torch.random.fork_rng(devices=[]):
-        policy = make_policy()  # not the learner's: TorchRL moves what it gets into shared memory (torchrl.md, trap 5)
+        policy = (
+            policy_factory()
+        )  # not the learner's: TorchRL moves what it gets into shared memory (torchrl.md, trap 5)
+    buffer = TensorDictReplayBuffer(storage=first.storage, batch_size=first.config.learner.batch_size, shared=True)
+    own = [dataclasses.replace(plan, agents=tuple(without_scheme(agent) for agent in agents)) for plan in plans]
     return {
         "create_env_fn": [collecting.make_environment] * len(plans),
-        "create_env_kwargs": [{"plan": plan, "board": board} for plan in plans],
+        "create_env_kwargs": [{"plan": plan, "board": board} for plan in own],
         "policy": policy,
-        "policy_factory": make_policy,
-        "frames_per_batch": config.collector.envs_per_worker,
+        "policy_factory": policy_factory,
+        "frames_per_batch": first.config.collector.envs_per_worker,
         "total_frames": -1,
-        "replay_buffer": replay,
+        "replay_buffer": buffer,
         "extend_buffer": False,
         "collector_class": collecting.StreamCollector,
-        "weight_sync_schemes": {"policy": weights_board},
+        "weight_sync_schemes": {model_id(agent): agent.weights for agent in agents},
     }
+
+
+def without_scheme(plan: AgentPlan) -> AgentPlan:
+    """The plan with a weights board of its own on the same memory: TorchRL ties a scheme to one collector."""
+    return dataclasses.replace(plan, weights=plan.weights.another())
 
 
 def choose_device(name: str) -> torch.device:

@@ -4,43 +4,37 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from typing import Any
 
 import numpy as np
 
-from trainer.boards import ControlBoard
+from trainer.boards import VERSIONS_KEPT, AgentBoard, ControlBoard
 from trainer.config import Config
 from trainer.metrics import Rate, ReturnWindow, bottleneck
 
 
 class Telemetry:
-    """Rates, returns and waiting shares between two rows.
+    """Rates, returns and waiting shares of one agent between two rows.
 
     Args:
-        config: the run.
-        board: the control board, which holds the collectors' side.
-        capacity_rows: rows that the replay can hold.
+        config: the agent's.
+        control: the control board, which holds the collectors' side.
+        board: the agent's board.
+        capacity_rows: rows that its replay can hold.
     """
 
-    def __init__(self, config: Config, board: ControlBoard, capacity_rows: int) -> None:
-        self.config, self.board, self.capacity_rows = config, board, capacity_rows
+    def __init__(self, config: Config, control: ControlBoard, board: AgentBoard, capacity_rows: int) -> None:
+        self.config, self.control, self.board, self.capacity_rows = config, control, board, capacity_rows
         self.start = time.monotonic()
-        self.learner_waited_s = 0.0
-        self.updates_of_version: deque[tuple[int, int]] = deque(maxlen=4096)  # (version, updates when published)
         self.episodes = ReturnWindow()
         self._seen = np.zeros(len(board.frames), np.int64)
         self._frames, self._updates = Rate(), Rate()
         self._last = (self.start, 0.0, 0.0)
 
-    def published(self, version: int, updates: int) -> None:
-        """Remember after how many updates a weights version was published."""
-        self.updates_of_version.append((version, updates))
-
     def policy_lag(self, updates: int) -> float:
         """Mean number of updates by which the collectors' weights are behind the learner's."""
-        of_version = dict(self.updates_of_version)
-        return updates - float(np.mean([of_version.get(int(version), 0) for version in self.board.version]))
+        held = self.board.version_updates[self.board.version % VERSIONS_KEPT]
+        return updates - float(np.mean(np.where(self.board.version > 0, held, 0)))
 
     def row(self, updates: int, figures: dict[str, float]) -> dict[str, Any]:
         """One row: see the README for the keys. Rates are over the last seconds, returns over the last 100 episodes."""
@@ -49,14 +43,15 @@ class Telemetry:
         for episode_return, length, _ in board.read_episodes(self._seen):
             self.episodes.add(float(episode_return), int(length))
         then, collectors_then, learner_then = self._last
-        collectors_now, span = float(board.waited_s.mean()), max(now - then, 1e-9)
-        self._last = (now, collectors_now, self.learner_waited_s)
+        collectors_now, span = float(self.control.waited_s.mean()), max(now - then, 1e-9)
+        learner_now = float(board.learner_waited_s[0])
+        self._last = (now, collectors_now, learner_now)
         frames_per_s = self._frames.observe(frames, now)
         ratio = config.schedule.frames_per_update
         trained_on = frames - config.learner.warmup_frames
         samples_per_insert = updates * config.learner.batch_size / trained_on if trained_on > 0 else math.nan
         collectors_waiting = min(1.0, (collectors_now - collectors_then) / span)
-        learner_waiting = min(1.0, (self.learner_waited_s - learner_then) / span)
+        learner_waiting = min(1.0, (learner_now - learner_then) / span)
         side, reason = bottleneck(
             collectors_waiting, learner_waiting, samples_per_insert, ratio and config.learner.batch_size / ratio
         )

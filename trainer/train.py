@@ -18,19 +18,20 @@ import torch
 import envs
 from envs import EnvError
 from trainer import checkpoint, plot, run_folder
+from trainer.agents import own_config, streams_of, wants_values
 from trainer.config import SEEDS_PER_RUN, Config, first_line, to_dict
 from trainer.errors import RunFailed
+from trainer.learning import NotFinite
 from trainer.loggers import RunInfo, open_loggers
 from trainer.loggers.sink import plain_value
 from trainer.metrics import Every, EverySeconds
 from trainer.processes import evaluator as evaluating
 from trainer.processes.evaluator import Evaluation
-from trainer.processes.learner import NotFinite
-from trainer.replay import layout, row_bytes
+from trainer.replay import row_bytes
 from trainer.resources import check_fits
 from trainer.schedules import SCHEDULES
 from trainer.signals import Stopped, StopSignals
-from trainer.system import SUPERVISE_EVERY_S, System, build, choose_device, wants_values
+from trainer.system import SUPERVISE_EVERY_S, System, build, choose_device, own_specs
 
 STOP_S = 2.0  # until a signal interrupts a training loop that does not look at it
 
@@ -49,15 +50,14 @@ def train(config: Config, command: list[str]) -> dict[str, Any]:
     """
     torch.set_num_threads(config.learner.num_threads)
     torch.manual_seed(config.seed)
-    spec = envs.describe(config.env)
+    world = envs.describe_world(config.env)
     device = choose_device(config.learner.device)
     run_dir, config = run_folder.create(config, command)
-    assert config.collector.num_workers is not None  # `config` is resolved
-    streams = layout(config.replay.capacity_frames, config.collector.num_workers, config.collector.envs_per_worker)
+    streams = [streams_of(own_config(config, name)) for name, _ in world]
     scratch = Path(config.replay.scratch_dir or run_dir / "scratch") / f"replay_{os.getpid()}"
     info = RunInfo(
         run_dir, config.env.id, config.algorithm.name, config.seed, config.budget_frames, to_dict(config),
-        streams.num_workers, streams.num_streams, str(device),
+        streams[0].num_workers, streams[0].num_streams, str(device),
     )  # fmt: skip
     loggers = open_loggers(config.logger, info)
     summary: dict[str, Any] = {
@@ -70,11 +70,13 @@ def train(config: Config, command: list[str]) -> dict[str, Any]:
     with StopSignals(leftovers=scratch) as stop:
         try:
             scratch.mkdir(parents=True)
-            fits = check_fits(
-                row_bytes(spec, wants_values(config)) * streams.rows, scratch, streams.num_workers, shared_bytes=2**24
+            needed = sum(
+                row_bytes(spec, wants_values(own_config(config, name))) * rows.rows
+                for (name, spec), rows in zip(world, streams, strict=True)
             )
+            fits = check_fits(needed, scratch, streams[0].num_workers, shared_bytes=2**24 * len(world))
             loggers.event(f"run folder {run_dir}; {fits}")
-            _run(build(config, run_dir, spec, device, streams, scratch, loggers, stop), summary)
+            _run(build(config, run_dir, world, device, scratch, loggers, stop), summary)
         except Stopped:
             summary |= {"status": "stopped", "reason": f"signal {stop.name}", "stop_signal": stop.number}
         except Exception as error:
@@ -101,7 +103,8 @@ def _run(system: System, summary: dict[str, Any]) -> None:
         try:
             with stop.raising(after_s=STOP_S):
                 summary |= _train(system)
-            system.learner.check()
+            for agent in system.agents:
+                agent.learner.check()
         except (RunFailed, EnvError, NotFinite) as error:
             if stop.number:  # it went to the workers too, and they were faster
                 raise Stopped from error
@@ -124,12 +127,14 @@ def _train(system: System) -> dict[str, Any]:
     evaluate_every = Every(config.evaluator.every_frames)
     save_every = EverySeconds(config.checkpoint.save_every_seconds)
     log_every, supervise_every = EverySeconds(config.logger.every_seconds), EverySeconds(SUPERVISE_EVERY_S)
-    start = system.telemetry.start = time.monotonic()
+    start = time.monotonic()
+    for telemetry in system.telemetry:
+        telemetry.start = start
     system.publish()
     for _ in SCHEDULES[config.schedule.name](system):
         if system.stop.number:
             raise Stopped
-        frames = system.board.total_frames()
+        frames = system.total_frames()
         if supervise_every.crossed():
             system.check()
         if evaluate_every.crossed(frames):
@@ -153,16 +158,17 @@ def _train(system: System) -> dict[str, Any]:
 
 def _last_figures(system: System) -> dict[str, Any]:
     """The last row for the loggers, and what the summary takes of it."""
-    wall_s = time.monotonic() - system.telemetry.start
+    wall_s = time.monotonic() - system.telemetry[0].start
     try:
         row = system.row()
     except NotFinite:  # which is what the run ends with
-        row = system.telemetry.row(system.learner.updates, {})
+        row = system.row(failed=True)
     system.loggers.write(row)
     return {
         "frames": row["frames"], "updates": row["updates"], "wall_s": wall_s, "frames_per_s": row["frames"] / wall_s,
         "updates_per_s": row["updates"] / wall_s, "episodes": row["episodes"], "return_mean": row["return_mean"],
-        "redrawn_rows": system.replay.redrawn,
+        "redrawn_rows": sum(agent.replay.redrawn for agent in system.agents),
+        "learner_restarts": sum(learner.restarts for learner in system.learners),
     }  # fmt: skip
 
 
@@ -177,13 +183,14 @@ def report(system: System, evaluation: Evaluation) -> None:
     system.loggers.write(
         {
             "frames": evaluation.frames,
-            "wall_s": evaluation.taken_at - system.telemetry.start,
+            "wall_s": evaluation.taken_at - system.telemetry[0].start,
             "eval_return_mean": evaluation.mean,
             "eval_return_std": evaluation.std,
             "eval_episodes": len(evaluation.returns),
             "eval_length_mean": float(np.mean(evaluation.lengths)),
             "eval_overestimation": evaluation.overestimation,
             "eval_s": evaluation.seconds,
+            **{f"{name}/eval_return_mean": mean for name, mean in evaluation.by_agent.items()},
         }
     )
 
@@ -199,23 +206,30 @@ def final_evaluation(system: System) -> dict[str, Any]:
     "Best" was chosen by the run's evaluations, on other episodes: its figure here is not the maximum it was chosen by.
     """
     config, folder, results = system.config, system.run_dir, {}
-    policy = evaluating.Policy(config, system.spec)
+    crew = evaluating.Players(own_specs(system.plans))
     last = checkpoint.load(folder / "checkpoints" / "last_policy.pt")
     if not (folder / "best" / "policy.pt").exists():  # no evaluation was asked for during the run
         checkpoint.write_aside(last, folder / "best" / "policy.pt")
     best = checkpoint.load(folder / "best" / "policy.pt")
     for name, kept in (("last", last), ("best", best)):
-        policy.load(kept["weights"])
-        vector = envs.make(config.env, min(config.evaluator.num_envs, config.evaluator.final_episodes))
+        crew.load(kept["weights"])
+        world = envs.make_world(config.env, min(config.evaluator.num_envs, config.evaluator.final_episodes))
         seed = config.seed * SEEDS_PER_RUN + evaluating.SEED_OFFSET + config.evaluator.num_envs
-        results[name] = evaluating.evaluate(policy, vector, config.evaluator.final_episodes, seed).returns
-        vector.close()
+        played = evaluating.evaluate(crew, world, config.evaluator.final_episodes, seed)
+        results[name] = [episode for own in played for episode in own.returns]
+        world.close()
         system.loggers.event(
             f"final evaluation, {name} policy: return {np.mean(results[name]):.1f} +- {np.std(results[name]):.1f} over "
-            f"{len(results[name])} greedy episodes",
+            f"{config.evaluator.final_episodes} greedy episodes",
             role="evaluator",
         )
-    return {
+    figures: dict[str, Any] = {
         "eval_return_mean": float(np.mean(results["best"])), "eval_return_std": float(np.std(results["best"])),
-        "eval_episodes": len(results["best"]), "eval_last_return_mean": float(np.mean(results["last"])),
+        "eval_episodes": config.evaluator.final_episodes, "eval_last_return_mean": float(np.mean(results["last"])),
     }  # fmt: skip
+    if len(played) > 1:
+        names = [plan.name for plan in system.plans]
+        figures["eval_return_mean_by_agent"] = {
+            name: float(np.mean(own.returns)) for name, own in zip(names, played, strict=True)
+        }
+    return figures

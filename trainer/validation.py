@@ -16,7 +16,8 @@ from trainer.config import Config, ConfigError, config_keys, group_options, near
 _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "above 0": (
         lambda x: x > 0,
-        "budget_frames env.screen_size env.frame_stack env.max_episode_steps algorithm.n_step algorithm.target_update_every_updates "
+        "budget_frames env.screen_size env.frame_stack env.max_episode_steps algorithm.n_step "
+        "algorithm.target_update_every_updates "
         "algorithm.hidden_sizes algorithm.num_quantiles algorithm.num_fractions algorithm.num_acting_fractions "
         "algorithm.fraction_cosines algorithm.noisy_sigma algorithm.munchausen_temperature replay.priority_eps "
         "collector.num_workers collector.envs_per_worker "
@@ -24,7 +25,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         "learner.warmup_frames learner.prefetch_batches learner.publish_every_updates learner.num_threads "
         "schedule.frames_per_update schedule.tolerance_frames schedule.frames_per_round schedule.episodes_per_round "
         "schedule.updates_per_round evaluator.episodes evaluator.final_episodes evaluator.num_envs "
-        "checkpoint.save_every_seconds checkpoint.keep_last logger.every_seconds",
+        "agents.hang_seconds checkpoint.save_every_seconds checkpoint.keep_last logger.every_seconds",
     ),
     "0 or above": (
         lambda x: x >= 0,

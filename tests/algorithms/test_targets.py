@@ -226,15 +226,16 @@ def test_the_mask_is_no_leaf_of_the_network():
     assert head_of(gap, spec)(sample)["loss"].item() == 9.8125
 
 
-def test_importance_weights_multiply_the_losses_of_an_objective():
+def test_importance_weights_weigh_the_mean_of_an_objectives_losses():
     """Losses 15.125, 4.5, 4.5, 15.125; errors and priorities are not weighted."""
     weight = torch.tensor([1.0, 0.5, 0, 0.25])
     loss, sample = head_of(gap), rows(priority_weight=weight)
     value = loss(sample)["loss"]
-    assert value.item() == (15.125 + 0.5 * 4.5 + 0 + 0.25 * 15.125) / 4
+    assert value.item() == pytest.approx((15.125 + 0.5 * 4.5 + 0 + 0.25 * 15.125) / 1.75)
     assert sample["td_error"].tolist() == [5.5, 3, 3, 5.5] and sample["priority"].tolist() == [11, 6, 6, 11]
     value.backward()
-    assert loss.value_network_params.get((*HEAD, "bias")).grad.tolist() == [(-5.5 + 0.25 * 5.5) / 4, 0.5 * 3 / 4]
+    expected = [(-5.5 + 0.25 * 5.5) / 1.75, 0.5 * 3 / 1.75]
+    assert loss.value_network_params.get((*HEAD, "bias")).grad.tolist() == pytest.approx(expected)
 
 
 def test_importance_weights_of_dqn_weigh_the_mean():

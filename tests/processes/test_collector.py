@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from torchrl.collectors import Collector
 import envs
 from envs.counting import legal_actions
 from envs.torchrl import VectorEnvironment
-from trainer.boards import STOP, ControlBoard, WeightsBoard, flatten_parameters
-from trainer.config import Config
-from trainer.processes.collector import SEEDS_PER_RUN, CollectorPlan, Rollout, make_policy
-from trainer.replay import layout, open_storage, worker_rows
+from trainer.agents import make_policy, plan_agents
+from trainer.boards import STOP, AgentBoard, ControlBoard, WeightsBoard, flatten_parameters
+from trainer.config import SEEDS_PER_RUN, Config
+from trainer.processes.collector import CollectorPlan, Rollout
+from trainer.replay import worker_rows
 
 Streams = list[dict[str, np.ndarray]]  # of each sub-environment: columns [transitions, ...] in time order
 
@@ -31,32 +33,31 @@ ENVIRONMENTS: dict[str, tuple[dict[str, Any], int]] = {  # its section, and vect
 }
 
 
-def rollout_of(config: Config, folder: Path) -> tuple[Rollout, dict[str, np.ndarray], ControlBoard]:
+def rollout_of(config: Config, folder: Path) -> tuple[Rollout, dict[str, np.ndarray], AgentBoard]:
     """The first worker of a run, in this process, with the policy that torch's seed 7 draws; and its rows."""
-    spec = envs.describe(config.env)
-    streams = layout(config.replay.capacity_frames, 1, config.collector.envs_per_worker)
-    board = ControlBoard(1, streams.num_streams)
-    rows = worker_rows(open_storage(spec, streams, folder), streams, 0)
+    config = replace(config, collector=replace(config.collector, num_workers=1))
+    (plan,) = plan_agents(config, envs.describe_world(config.env), folder, folder)
+    rows = worker_rows(plan.storage, plan.streams, 0)
     torch.manual_seed(7)
-    policy = make_policy(config, spec)
-    reader = WeightsBoard(sum(p.numel() for p in policy.parameters())).reader()
-    vector = envs.make(config.env, streams.envs_per_worker)
-    return Rollout(CollectorPlan(config, spec, streams, 0), board, reader, rows, vector, policy), rows, board
+    policy = make_policy(config, plan.spec)
+    world = envs.make_world(config.env, plan.streams.envs_per_worker)
+    rollout = Rollout(CollectorPlan(config, (plan,), 0), ControlBoard(1), [rows], world, [policy])
+    return rollout, rows, plan.board
 
 
 def by_our_loop(config: Config, steps: int, folder: Path) -> Streams:
     rollout, rows, board = rollout_of(config, folder)
     for _ in range(steps):
-        rollout.step(0)
-    assert board.cursor.tolist() == [steps] * rollout.num_envs
-    shown = [leaf.name for leaf in rollout.spec.leaves] + ["action_mask"] * rollout.spec.has_mask
+        rollout.step([0])
+    assert board.cursor.tolist() == [steps] * rollout.world.num_envs
+    shown = [leaf.name for leaf in rollout.world.specs[0].leaves] + ["action_mask"] * rollout.world.specs[0].has_mask
     found = []
-    for env in range(rollout.num_envs):
+    for env in range(rollout.world.num_envs):
         start = np.flatnonzero(~rows["final"][: steps - 1, env])  # the last row's successor is not stored yet
         columns = {name: rows[name][start, env] for name in ("action", "reward", "terminated", "truncated", *shown)}
         found.append(columns | {f"next {name}": rows[name][start + 1, env] for name in shown})
     assert board.frames[0] == sum((~rows["final"][:steps]).ravel())
-    rollout.vector.close()
+    rollout.world.close()
     return found
 
 
@@ -115,7 +116,7 @@ def test_illegal_actions_are_never_taken_and_every_legal_one_is(
     )
     rollout, rows, board = rollout_of(config, tmp_path)
     for _ in range(900):
-        rollout.step(0)
+        rollout.step([0])
     starts = ~rows["final"][:900]
     stream, episode, step, _ = rows["observation"][:900][starts].astype(np.int64).T
     legal, action = legal_actions(stream, episode, step, 6), rows["action"][:900][starts]
@@ -130,17 +131,17 @@ def test_frame_limit_pauses_and_stop_ends_the_loop(small_config: Callable[..., C
     config = small_config(collector={"num_workers": 1, "envs_per_worker": 4})
     rollout, _, board = rollout_of(config, tmp_path)
     board.frame_limit[0] = 100
-    wait = rollout._wait
+    control, wait = rollout.board, rollout._wait
 
     def stop_when_paused() -> None:
         wait()
-        board.command[0] = STOP
+        control.command[0] = STOP
 
     rollout._wait = stop_when_paused  # type: ignore[method-assign]
     rollout.run()
     assert 100 <= board.frames[0] < 104
-    assert board.waited_s[0] > 0
-    assert board.heartbeat[0] > 0
+    assert control.waited_s[0] > 0
+    assert control.heartbeat[0] > 0
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ def test_round_has_its_frames_or_its_episodes(
     for done in (1, 2):
         before = int(board.episodes_done[0])
         rollout.collect_round()
-        assert board.rounds_done[0] == done
+        assert rollout.board.rounds_done[0] == done
         if frames:
             assert board.cursor.tolist() == [frames * done] * 4  # 40 frames of 4 sub-environments
         else:
@@ -166,18 +167,18 @@ def test_newest_weights_are_acted_by(small_config: Callable[..., Config], tmp_pa
     greedy = {"num_workers": 1, "envs_per_worker": 4, "epsilon_start": 0.0, "epsilon_end": 0.0}
     config = small_config(env={"kwargs": {"num_actions": 3}}, collector=greedy)
     rollout, rows, board = rollout_of(config, tmp_path)
-    scheme = WeightsBoard(rollout.flat.numel())
-    rollout.weights = scheme.reader()
+    scheme = WeightsBoard(rollout.crew.flats[0].numel())
+    rollout.seats[0].reader = scheme.reader()
     board.frame_limit[0] = 10**9
-    network = make_policy(config, rollout.spec).module[0].module
+    network = make_policy(config, rollout.world.specs[0]).module[0].module
     weights = flatten_parameters(network)
     for version, action in enumerate((2, 0, 1), start=1):
         weights.zero_()
         network.head.layers[-1].bias.data[action] = 1.0  # the only value that differs, whatever is observed
         scheme.send(TensorDict.from_module(network))
-        board.version[0] = rollout.weights.pull(rollout.flat)
-        start = rollout.time
+        rollout.pull()
+        start = rollout.seats[0].time
         for _ in range(5):
-            rollout.step(0)
+            rollout.step([0])
         assert board.version[0] == version
         assert (rows["action"][start : start + 5] == action).all()

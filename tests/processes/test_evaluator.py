@@ -16,17 +16,18 @@ import torch.multiprocessing as mp
 
 import envs
 from envs.counting import episode_length, expected_reward
+from envs.world import Solo
 from trainer import checkpoint
 from trainer.boards import split_error
 from trainer.config import AlgorithmConfig, Config, EnvConfig, EvaluatorConfig
 from trainer.processes import evaluator
-from trainer.processes.evaluator import SEED_OFFSET, Evaluation, Policy, evaluate
+from trainer.processes.evaluator import SEED_OFFSET, Evaluation, Players, evaluate
 from trainer.system import use_fork_server
 
 LONGEST = 7
 
 
-def counting(num_envs: int, clip_rewards: bool = False, frame_stack: int = 1, **kwargs: Any) -> tuple[Policy, Any]:
+def counting(num_envs: int, clip_rewards: bool = False, frame_stack: int = 1, **kwargs: Any) -> tuple[Players, Any]:
     """A policy and the environments that it is to act in."""
     env = EnvConfig(
         id="Counting",
@@ -37,7 +38,7 @@ def counting(num_envs: int, clip_rewards: bool = False, frame_stack: int = 1, **
     )
     config = Config(env=env, algorithm=AlgorithmConfig(hidden_sizes=[8]))
     vector = envs.make(env, num_envs)
-    return Policy(config, vector.spec), vector
+    return Players([(config, vector.spec)]), Solo(vector)
 
 
 def expected(episodes: int, num_envs: int, seed: int) -> list[tuple[float, int]]:
@@ -54,13 +55,13 @@ def expected(episodes: int, num_envs: int, seed: int) -> list[tuple[float, int]]
 @pytest.mark.parametrize(("episodes", "num_envs"), [(20, 20), (7, 3), (3, 3), (1, 1), (25, 4)])
 def test_every_environment_plays_its_share_and_no_episode_counts_twice(episodes, num_envs):
     policy, vector = counting(num_envs)
-    played = evaluate(policy, vector, episodes, seed=40)
+    (played,) = evaluate(policy, vector, episodes, seed=40)
     assert sorted(zip(played.returns, played.lengths, strict=True)) == expected(episodes, num_envs, seed=40)
 
 
 def test_returns_are_unclipped_and_masks_and_stacks_are_kept_to():
     policy, vector = counting(3, clip_rewards=True, frame_stack=4, with_mask=True, num_actions=5)
-    played = evaluate(policy, vector, 30, seed=2)  # an illegal action would be an EnvError
+    (played,) = evaluate(policy, vector, 30, seed=2)  # an illegal action would be an EnvError
     assert sorted(zip(played.returns, played.lengths, strict=True)) == expected(30, 3, seed=2)
 
 
@@ -72,7 +73,7 @@ def test_the_same_seed_gives_the_same_episodes_on_used_environments():
 def test_an_episode_without_end_is_cut_and_counted_once(monkeypatch):
     monkeypatch.setattr(evaluator, "MAX_EPISODE_STEPS", 4)
     policy, vector = counting(2, min_length=LONGEST)
-    played = evaluate(policy, vector, 6, seed=0)
+    (played,) = evaluate(policy, vector, 6, seed=0)
     assert played.lengths == [4, 4]
     assert played.returns == [float(expected_reward(stream, 0, np.arange(1, 5)).sum()) for stream in range(2)]
 
@@ -82,7 +83,7 @@ def test_the_policy_takes_weights_in_the_order_of_the_board():
     assert not torch.equal(policy.flat, other.flat)
     other.load(policy.flat)
     x = torch.randn(5, 4)
-    assert torch.equal(policy.network(x), other.network(x))
+    assert torch.equal(policy.networks[0](x), other.networks[0](x))
 
 
 def test_mean_and_standard_deviation_of_an_evaluation():
@@ -110,9 +111,11 @@ def remote(tmp_path: Path) -> Iterator[Callable[[Config], tuple[Any, Connection,
 
     def start(config: Config) -> tuple[Any, Connection, torch.Tensor]:
         spec = envs.describe(config.env)
-        weights = Policy(config, spec).flat.share_memory_()
+        weights = Players([(config, spec)]).flat.share_memory_()
         pipe, theirs = context.Pipe()
-        process = context.Process(target=evaluator.run, args=(config, spec, tmp_path, weights, theirs), daemon=True)
+        process = context.Process(
+            target=evaluator.run, args=(config, [(config, spec)], tmp_path, weights, theirs), daemon=True
+        )
         process.start()
         theirs.close()
         started.append((process, pipe))
@@ -153,9 +156,9 @@ def test_the_process_evaluates_what_is_asked_and_keeps_the_best_policy(remote, t
         assert kept["frames"] == min(frames, 1) and kept["eval_return_mean"] == max(means)
     assert means[0] == means[2] < 15 < 100 < means[1]  # the same seed, so the same episodes
     assert best == [True, True, False]
-    here = Policy(config, spec)
+    here = Players([(config, spec)])
     here.load(balancing)
-    assert np.mean(evaluate(here, envs.make(config.env, 3), 3, 4_000_000 + SEED_OFFSET).returns) == means[1]
+    assert np.mean(evaluate(here, envs.make_world(config.env, 3), 3, 4_000_000 + SEED_OFFSET)[0].returns) == means[1]
     assert os.getpriority(os.PRIO_PROCESS, process.pid) == os.getpriority(os.PRIO_PROCESS, 0) + 7
     pipe.close()
     process.join(30)

@@ -23,7 +23,7 @@ from trainer import checkpoint
 from trainer.algorithms import ALGORITHMS, Algorithm
 from trainer.algorithms.dqn import td_error
 from trainer.config import AlgorithmConfig, LearnerConfig
-from trainer.processes.learner import Learner, NotFinite, feed, linear, parameter_groups
+from trainer.learning import Learner, NotFinite, feed, linear, parameter_groups
 from trainer.replay import Batch, StreamLayout, StreamReplay, StreamSampler, open_storage, to_tensordict
 
 CPU = torch.device("cpu")
@@ -118,7 +118,7 @@ def make_learner(
 
 def state_of(learner: Learner) -> list[Tensor]:
     """Copies of weights, targets, both moments and step counts."""
-    tensors = [*learner._trained, *learner._delayed, *learner._first, *learner._second, *learner._steps]
+    tensors = [*learner.trained, *learner.delayed, *learner._first, *learner._second, *learner._steps]
     return [tensor.clone() for tensor in tensors]
 
 
@@ -201,7 +201,7 @@ def test_a_gradient_that_lies_otherwise_than_its_parameter_is_applied_to_the_rig
         loss = DQNLoss(policy, action_space="categorical", delay_value=True)
         algorithms.append(Algorithm(network, policy, loss, td_error, td_error))
     learner = Learner(algorithms[0], replace(LEARNER, execution=execution, max_grad_norm=None), BASE, CPU)
-    assert not learner._trained[0].is_contiguous()
+    assert not learner.trained[0].is_contiguous()
     (weight,) = algorithms[1].loss.value_network_params.parameters()
     optimizer = torch.optim.Adam([weight], lr=torch.tensor(RATE).item(), fused=True)
     for _, batch in zip(range(5), batches(VECTOR, 32), strict=False):
@@ -209,7 +209,7 @@ def test_a_gradient_that_lies_otherwise_than_its_parameter_is_applied_to_the_rig
         optimizer.zero_grad()
         algorithms[1].loss(to_tensordict(batch, 32))["loss"].backward()
         optimizer.step()
-    assert torch.equal(learner._trained[0], weight)
+    assert torch.equal(learner.trained[0], weight)
 
 
 # ------------------------------------------------------------------ target
@@ -226,7 +226,7 @@ def test_soft_updates_are_torchrls():
         source.update_(learner.weights)
         updater.step()
     # lerp_(1 - (1 - tau)) of TorchRL and lerp_(tau) differ in the last bit of the weight.
-    for (_, key), delayed in zip(learner.target_keys, learner._delayed, strict=True):
+    for (_, key), delayed in zip(learner.target_keys, learner.delayed, strict=True):
         assert torch.allclose(delayed, theirs.get(key), rtol=1e-6, atol=1e-7)
     assert not torch.equal(delayed, source.get(key))
 
@@ -236,7 +236,7 @@ def test_hard_updates_come_after_every_kth_update():
     copied = []
     for i, batch in zip(range(1, 14), batches(VECTOR, 32), strict=False):
         learner.update(batch)
-        if same(learner._delayed, learner._trained):
+        if same(learner.delayed, learner.trained):
             copied.append(i)
     assert copied == [4, 8, 12]
 
@@ -265,7 +265,7 @@ def test_torchrls_hard_update_copies_one_step_later_than_its_interval_says():
 def test_not_finite_leaves_the_weights_before_it_and_says_so_in_one_sentence(execution, key, value):
     learner, source = make_learner(execution=execution), batches(VECTOR, 32)
     learn(learner, source, 6)  # the next one is due to copy the target
-    before, count = state_of(learner), len(learner._trained)
+    before, count = state_of(learner), len(learner.trained)
     poisoned = next(source)
     poisoned[key][3] = value
     learner.update(poisoned)
@@ -314,14 +314,14 @@ def test_a_new_learning_rate_takes_effect_with_the_next_update(execution):
         batches(VECTOR, 32),
     )
     learn(learner, source, 3)
-    before = [w.clone() for w in learner._trained]
+    before = [w.clone() for w in learner.trained]
     learner.set_learning_rate(0.0)
     learn(learner, source, 2)
-    assert same(learner._trained, before)
+    assert same(learner.trained, before)
     learner.set_learning_rate(1.0)
     learn(learner, source, 1)
     # One step of Adam moves a weight by up to about the learning rate.
-    assert 0.3 < max((w - b).abs().max().item() for w, b in zip(learner._trained, before, strict=True)) < 3
+    assert 0.3 < max((w - b).abs().max().item() for w, b in zip(learner.trained, before, strict=True)) < 3
 
 
 @pytest.mark.parametrize("case", ["double", "masks, several leaves, n-step, soft", "image"])
@@ -362,8 +362,8 @@ def test_trained_and_delayed_groups_hold_the_same_keys():
     assert set(learner.groups) == {"value_network_params", "target_value_network_params"}
     assert len(learner.trained_keys) == 6  # three linear layers; the one-hot's offsets are constants
     assert [key for _, key in learner.trained_keys] == [key for _, key in learner.target_keys]
-    assert all(a.data_ptr() != b.data_ptr() for a, b in zip(learner._trained, learner._delayed, strict=True))
-    assert same(learner._trained, learner._delayed)
+    assert all(a.data_ptr() != b.data_ptr() for a, b in zip(learner.trained, learner.delayed, strict=True))
+    assert same(learner.trained, learner.delayed)
 
 
 def test_feed_yields_what_was_gathered_batch_by_batch(tmp_path):

@@ -12,7 +12,7 @@ import torch
 from envs import EnvSpec, Leaf
 from trainer.algorithms import ALGORITHMS
 from trainer.config import AlgorithmConfig, LearnerConfig
-from trainer.processes.learner import Learner
+from trainer.learning import Learner
 from trainer.replay import StreamLayout, StreamReplay, StreamSampler, open_storage
 
 SPECS = {

@@ -60,12 +60,12 @@ def objective(
     """Cross-entropy, difference of expected returns and, as priority, the Kullback-Leibler divergence, [B] each."""
     low, high = limits(config)
     atoms = torch.linspace(low, high, config.num_atoms, device=batch["next", "reward"].device)
-    log_p = targets.of_action(online(batch), batch["action"]).log_softmax(-1)
+    log_p = targets.of_action(online(batch), batch["action"]).float().log_softmax(-1)
     with torch.no_grad():
         following = target(batch["next"])
         judge = online(batch["next"]) if config.double else following
         action = targets.best(judge.softmax(-1) @ atoms, targets.next_mask(batch))
-        p = targets.of_action(following, action).softmax(-1)
+        p = targets.of_action(following, action).float().softmax(-1)  # float: autocast may have made it bfloat16
         projected = project(p, targets.bellman(atoms, batch, config), low, high)
         expected = projected @ atoms
     loss = -(projected * log_p).sum(-1)
@@ -78,7 +78,7 @@ def project(p: Tensor, position: Tensor, v_min: float, v_max: float) -> Tensor:
     count = p.shape[-1]
     place = (position.clamp(v_min, v_max) - v_min) * ((count - 1) / (v_max - v_min))
     lower = place.floor().clamp(max=count - 2)
-    share = place - lower
+    share = (place - lower).clamp(max=1)  # rounding may put a place a hair above the last atom
     index = lower.long()
     projected = torch.zeros_like(p).scatter_add(-1, index, p * (1 - share))
     return projected.scatter_add(-1, index + 1, p * share)

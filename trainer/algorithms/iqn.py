@@ -38,6 +38,12 @@ def objective(
     with torch.no_grad():
         drawn = torch.rand(shape, device=device)
         following = target(batch["next"], method="quantiles", fractions=drawn)
-        judge = online(batch["next"], method="quantiles", fractions=drawn) if config.double else following
+        judges = drawn * config.risk_level  # as acting does
+        if config.double:
+            judge = online(batch["next"], method="quantiles", fractions=judges)
+        elif config.risk_level < 1:
+            judge = target(batch["next"], method="quantiles", fractions=judges)
+        else:
+            judge = following
         wanted = bootstrap(following, judge, batch, config)
     return errors(quantiles, wanted, fractions, config)

@@ -56,7 +56,7 @@ def errors(quantiles: Tensor, wanted: Tensor, fractions: Tensor, config: Algorit
 def quantile_loss(quantiles: Tensor, wanted: Tensor, fractions: Tensor, loss_function: str) -> Tensor:
     """``sum_i mean_j |tau_i - [u_ij < 0]| L(u_ij)``, ``u_ij = wanted_j - quantile_i``, float [B].
 
-    Dabney et al. 2018b, eq. 10; L is the Huber loss with threshold 1, or the half square.
+    Dabney et al. 2018b, eq. 10; L is the Huber loss with threshold 1, or the half square (which finds expectiles).
 
     Args:
         quantiles: predicted, [B, K].

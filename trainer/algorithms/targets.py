@@ -31,8 +31,9 @@ def rescale(x: Tensor) -> Tensor:
 def unrescale(y: Tensor) -> Tensor:
     """The inverse of :func:`rescale`."""
     eps = RESCALING_EPS
-    root = (1 + 4 * eps * (y.abs() + 1 + eps)).sqrt()
-    return y.sign() * (((root - 1) / (2 * eps)).square() - 1)
+    inner = y.abs() + 1 + eps
+    root = (1 + 4 * eps * inner).sqrt()
+    return y.sign() * ((2 * inner / (root + 1)).square() - 1)  # (root - 1) / (2 eps) would cancel
 
 
 def discounts(batch: TensorDictBase, gamma: float) -> Tensor:
@@ -66,7 +67,10 @@ def next_mask(batch: TensorDictBase) -> Tensor | None:
 
 
 def distance(difference: Tensor, loss_function: str) -> Tensor:
-    """Each entry's Huber loss with threshold 1 (``smooth_l1``), or its half square (``l2``)."""
+    """Each entry's Huber loss with threshold 1 (``smooth_l1``), or half its square (``l2``), to which Huber's tends.
+
+    TorchRL's DQNLoss means the whole square by ``l2``.
+    """
     if loss_function == "l2":
         return difference.square() / 2
     size = difference.abs()
@@ -95,7 +99,7 @@ class ObjectiveLoss(LossModule):
         self.convert_to_functional(policy, "value_network", create_target_params=True)
         self.objective = objective
         self.leaves = [key for key in policy.in_keys if key != "action_mask"]
-        self.in_keys = [*policy.in_keys, "action", "next"]
+        self.in_keys, self.out_keys = [*policy.in_keys, "action", "next"], ["loss"]
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
         """Entry ``loss``; writes ``td_error`` and ``priority``, float [B], into ``tensordict``."""
@@ -108,8 +112,8 @@ class ObjectiveLoss(LossModule):
 
         loss, td_error, priority = self.objective(online, target, tensordict)
         tensordict["td_error"], tensordict["priority"] = td_error.detach(), priority.detach()
-        weight = tensordict.get("priority_weight", None)
-        return TensorDict(loss=(loss if weight is None else loss * weight).mean())
+        weight = tensordict.get("priority_weight", None)  # a weighted mean, as TorchRL's own losses have it
+        return TensorDict(loss=loss.mean() if weight is None else (loss * weight).sum() / weight.sum())
 
     def _call(self, parameters: TensorDictBase, seen: TensorDictBase, arguments: dict) -> Tensor:
         with parameters.to_module(self.value_network, preserve_module_state=False):

@@ -1,9 +1,9 @@
-"""The collector: steps a vector environment with the exploration policy and writes transitions into the replay.
+"""The collector: steps a world with its agents' exploration policies, writes each one's transitions into its replay.
 
 Runs in: a process for each worker, inside TorchRL's ``MultiAsyncCollector``; in the main process for ``sequential``.
-Receives: weights from the weights board; orders from the control board.
-Sends: rows into its own streams of the replay, then their cursor; counters and episodes onto the control board.
-Waits for: the control board's ``frame_limit`` (async) or ``round`` (sync).
+Receives: weights from each agent's weights board; orders from the control board.
+Sends: rows into its own streams of each agent's replay, then their cursor; counters, episodes onto the agent's board.
+Waits for: every agent's ``frame_limit`` (async) or the control board's ``round`` (sync).
 Stops when: the control board says so; its own exception (left on the board); the parent's death.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +23,13 @@ from tensordict.nn import TensorDictModule
 from torchrl.collectors import Collector
 
 import envs
-from envs import EnvSpec
 from envs.torchrl import VectorEnvironment
-from trainer.acting import Explorer, FrameStacks, apex_ladder, greedy_policy, linear_epsilon
-from trainer.algorithms import ALGORITHMS
+from envs.world import FirstAgent, Observation, Step
+from trainer.acting import Crew, Explorer, FrameStacks, apex_ladder, linear_epsilon
+from trainer.agents import AgentPlan, make_policy, shape_key
 from trainer.boards import ControlBoard, WeightsReader, error_text, flatten_parameters
 from trainer.config import SEEDS_PER_RUN, Config
-from trainer.replay import StreamLayout, worker_rows
+from trainer.replay import worker_rows
 from trainer.signals import obey_parent
 
 WAIT_S = 2e-4  # between two looks at the control board
@@ -40,129 +41,179 @@ class CollectorPlan:
 
     Args:
         config: the run.
-        spec: the environment.
-        streams: the replay's layout.
+        agents: whose rollouts it makes, all of them in one world.
         worker: its number, 0 .. W - 1.
     """
 
     config: Config
-    spec: EnvSpec
-    streams: StreamLayout
+    agents: tuple[AgentPlan, ...]
     worker: int
 
 
+class Seat:
+    """One agent in a worker's world: what it sees, how it explores, and its own rows and counters.
+
+    Args:
+        plan: the agent.
+        worker: whose rows it writes.
+        rows: the worker's columns [ring, N, ...] of the agent's replay, from :func:`trainer.replay.worker_rows`.
+    """
+
+    def __init__(self, plan: AgentPlan, worker: int, rows: dict[str, np.ndarray]) -> None:
+        self.config, self.board, self.worker, self.rows = plan.config.collector, plan.board, worker, rows
+        n, own = plan.streams.envs_per_worker, plan.streams.streams_of(worker)
+        self.num_envs, self.ring = n, plan.streams.ring
+        self.cursor = self.board.cursor[own]
+        self.time = int(self.cursor[0])
+        self.reader: WeightsReader = plan.weights.reader()
+        self.explorer = Explorer(n, plan.spec.num_actions, [plan.seed, worker])
+        self.ladder = (
+            apex_ladder(self.config, plan.streams.num_streams)[own] if self.config.exploration == "apex" else None
+        )
+        self.noisy = plan.config.algorithm.noisy  # explores in place of epsilon
+        self.board.epsilon[worker] = 0.0 if self.ladder is None or self.noisy else self.ladder.mean()
+        self.stacks = FrameStacks(plan.spec, n)
+        self.observation: Observation = {}
+        self.present = np.ones(n, bool)  # whether the row to be written starts a transition
+        self.num_absent = 0
+        self.age = np.zeros(n, np.int32)  # steps since the episode's first observation
+        self.returns = np.zeros(n)
+
+    def begin(self, observation: Observation, present: np.ndarray) -> None:
+        """Take the first observation of all episodes."""
+        self.observation = observation
+        self.present[:] = present
+        self.num_absent = self.num_envs - int(np.count_nonzero(present))
+        self.stacks.push(observation, np.ones(self.num_envs, bool))
+
+    def write_seen(self) -> None:
+        """The first half of a row: what the agent acts on."""
+        rows, i = self.rows, self.time % self.ring
+        for name, array in self.observation.items():
+            rows[name][i] = array
+        np.logical_not(self.present, out=rows["final"][i])
+        if "age" in rows:
+            rows["age"][i] = self.age
+
+    def explore(self, action: np.ndarray, values: np.ndarray, frames: int) -> np.ndarray:
+        """Exploring actions int64 [N] out of the greedy ones, after ``frames`` frames; written into the row."""
+        rows, i = self.rows, self.time % self.ring
+        if not self.noisy:
+            mask = self.observation.get("action_mask")
+            if self.ladder is not None:
+                action = self.explorer(action, self.ladder, mask)
+            else:
+                epsilon = linear_epsilon(self.config, frames)
+                self.board.epsilon[self.worker] = epsilon
+                action = self.explorer(action, epsilon, mask)
+        rows["action"][i] = action
+        if "value_best" in rows:
+            rows["value_taken"][i] = values[np.arange(self.num_envs), action]
+            rows["value_best"][i] = values.max(1)
+        return action
+
+    def conclude(self, step: Step, present: np.ndarray, raw_reward: np.ndarray) -> None:
+        """The second half of a row, then the cursor; counters and finished episodes."""
+        rows, i = self.rows, self.time % self.ring
+        self.observation, reward, terminated, truncated = step
+        rows["reward"][i], rows["terminated"][i], rows["truncated"][i] = reward, terminated, truncated
+        self.time += 1
+        self.cursor[:] = self.time  # publish: after the row, never before
+
+        self.age += 1
+        self.returns += raw_reward
+        self.board.frames[self.worker] += self.num_envs - self.num_absent  # such a row is no transition
+        ended = terminated | truncated
+        if self.num_absent or not present.all():
+            if ended.any():
+                self._finish_episodes(ended)
+            fresh = present & ~self.present
+            self.age[fresh] = 0
+            self.present[:] = present
+            self.num_absent = self.num_envs - int(np.count_nonzero(present))
+        else:
+            fresh = ended  # nobody
+        self.stacks.push(self.observation, fresh)
+
+    def _finish_episodes(self, ended: np.ndarray) -> None:
+        board, worker, ring = self.board, self.worker, self.board.episodes[self.worker]
+        done, count = np.flatnonzero(ended), int(board.episodes_done[worker])
+        slots = (count + np.arange(len(done))) % len(ring)
+        ring[slots, 0], ring[slots, 1], ring[slots, 2] = self.returns[done], self.age[done], board.total_frames()
+        board.episodes_done[worker] = count + len(done)
+        self.returns[done] = 0
+
+
 class Rollout:
-    """A worker's environments and where they stand; :meth:`step` is the way of a transition into the replay.
+    """A worker's world and where it stands; :meth:`step` is the way of a transition into the replay.
 
     Args:
         plan: what to build.
         board: control board.
-        weights: reader of the weights board.
-        rows: the worker's columns [ring, N, ...], from :func:`trainer.replay.worker_rows`.
-        vector: the environments, not yet reset.
-        policy: the actor whose network chooses; its parameters are replaced by the board's.
+        rows: the worker's columns of each agent's replay.
+        world: the environments, not yet reset.
+        policies: the agents' actors; their parameters are replaced by the boards'.
     """
 
     def __init__(
         self,
         plan: CollectorPlan,
         board: ControlBoard,
-        weights: WeightsReader,
-        rows: dict[str, np.ndarray],
-        vector: Any,
-        policy: TensorDictModule,
+        rows: Sequence[dict[str, np.ndarray]],
+        world: Any,
+        policies: Sequence[TensorDictModule],
     ) -> None:
-        self.config, self.spec, self.worker = plan.config.collector, plan.spec, plan.worker
-        self.schedule = plan.config.schedule
-        self.board, self.weights, self.rows, self.vector = board, weights, rows, vector
-        self.flat = flatten_parameters(policy)
-        n, own = vector.num_envs, plan.streams.streams_of(plan.worker)
-        self.num_envs, self.ring = n, plan.streams.ring
-        self.cursor = board.cursor[own]
-        self.time = int(self.cursor[0])
-        self.explorer = Explorer(n, plan.spec.num_actions, [plan.config.seed, plan.worker])
-        self.ladder = (
-            apex_ladder(self.config, plan.streams.num_streams)[own] if self.config.exploration == "apex" else None
+        self.worker, self.schedule = plan.worker, plan.config.schedule
+        self.board, self.world = board, world
+        self.seats = [Seat(agent, plan.worker, own) for agent, own in zip(plan.agents, rows, strict=True)]
+        first = plan.agents[0].streams.streams_of(plan.worker).start
+        observations = world.reset(plan.config.seed * SEEDS_PER_RUN + first)
+        for seat, observation, present in zip(self.seats, observations, world.present, strict=True):
+            seat.begin(observation, present)
+        self.crew = Crew(
+            [policy.module[0].module for policy in policies],
+            [flatten_parameters(policy) for policy in policies],
+            [shape_key(agent) for agent in plan.agents],
+            [(seat.stacks.seen(seat.observation), seat.observation.get("action_mask")) for seat in self.seats],
+            [[agent.seed, plan.worker, 1] for agent in plan.agents],
         )
-        network = policy.module[0].module
-        self.noisy = network.noise_size > 0  # explores in place of epsilon
-        self.values = np.zeros((n, plan.spec.num_actions), np.float32)  # that the last actions were chosen by
-        board.epsilon[plan.worker] = 0.0 if self.ladder is None or self.noisy else self.ladder.mean()
-        self.observation = vector.reset(plan.config.seed * SEEDS_PER_RUN + own.start)
-        self.stacks = FrameStacks(plan.spec, n)
-        self.stacks.push(self.observation, np.ones(n, bool))
-        mask = self.observation.get("action_mask")
-        seed = [plan.config.seed, plan.worker, 1]
-        self.greedy = greedy_policy(network, self.stacks.seen(self.observation), mask, seed)
-        self.ended = np.zeros(n, bool)  # whose row to be written is final
-        self.age = np.zeros(n, np.int32)  # steps since the episode's first observation
-        self.num_ended = 0
-        self.returns = np.zeros(n)
 
-    def act(self, frames: int) -> np.ndarray:
-        """Exploring actions int64 [N] for the current observation, after ``frames`` frames of all workers."""
-        seen = self.stacks.seen(self.observation)
-        mask = self.observation.get("action_mask")
-        action, self.values = self.greedy(seen, mask)
-        if self.noisy:
-            return action
-        if self.ladder is not None:
-            return self.explorer(action, self.ladder, mask)
-        epsilon = linear_epsilon(self.config, frames)
-        self.board.epsilon[self.worker] = epsilon
-        return self.explorer(action, epsilon, mask)
+    def step(self, frames: Sequence[int]) -> None:
+        """One step of every sub-environment: a row of each agent, then its cursor.
 
-    def step(self, frames: int) -> None:
-        """One step of every sub-environment: its row, then the cursor.
-
-        ``frames`` says how far exploration has fallen.
+        All agents are observed before any acts; their actions come from one forward pass where networks are alike.
+        ``frames`` of each agent says how far its exploration has fallen.
         """
-        rows, i = self.rows, self.time % self.ring
-        for name, array in self.observation.items():
-            rows[name][i] = array
-        rows["final"][i] = self.ended
-        if "age" in rows:
-            rows["age"][i] = self.age
-        action = self.act(frames)
-        rows["action"][i] = action
-        if "value_best" in rows:
-            rows["value_taken"][i] = self.values[np.arange(self.num_envs), action]
-            rows["value_best"][i] = self.values.max(1)
-        self.observation, reward, terminated, truncated = self.vector.step(action)
-        rows["reward"][i], rows["terminated"][i], rows["truncated"][i] = reward, terminated, truncated
-        self.time += 1
-        self.cursor[:] = self.time  # publish: after the row, never before
-
-        fresh, self.ended = self.ended, terminated | truncated
-        self.stacks.push(self.observation, fresh)
-        self.age += 1
-        self.returns += self.vector.raw_reward
-        if self.num_ended:
-            self.age[fresh] = 0
-        self.board.frames[self.worker] += self.num_envs - self.num_ended  # a final row is no transition
-        self.num_ended = int(np.count_nonzero(self.ended))
-        if self.num_ended:
-            self._finish_episodes()
+        seats = self.seats
+        for seat in seats:
+            seat.write_seen()
+        chosen = self.crew.act(
+            [(seat.stacks.seen(seat.observation), seat.observation.get("action_mask")) for seat in seats]
+        )
+        actions = [
+            seat.explore(action, values, so_far)
+            for seat, (action, values), so_far in zip(seats, chosen, frames, strict=True)
+        ]
+        steps = self.world.step(actions)
+        for seat, step, present, reward in zip(seats, steps, self.world.present, self.world.raw_rewards, strict=True):
+            seat.conclude(step, present, reward)
         self.board.heartbeat[self.worker] = time.monotonic()
 
-    def _finish_episodes(self) -> None:
-        board, worker, ring = self.board, self.worker, self.board.episodes[self.worker]
-        done, count = np.flatnonzero(self.ended), int(board.episodes_done[worker])
-        slots = (count + np.arange(len(done))) % len(ring)
-        ring[slots, 0], ring[slots, 1], ring[slots, 2] = self.returns[done], self.age[done], board.total_frames()
-        board.episodes_done[worker] = count + len(done)
-        self.returns[done] = 0
+    def pull(self) -> None:
+        """The newest complete weights of every agent."""
+        for seat, flat in zip(self.seats, self.crew.flats, strict=True):
+            seat.board.version[self.worker] = seat.reader.pull(flat)
 
     @torch.inference_mode()
     def run(self) -> None:
-        """Asynchronous: step with the newest weights until told to stop, or paused by the frame limit."""
-        board = self.board
+        """Asynchronous: step with the newest weights until told to stop, or paused by an agent's frame limit."""
+        board, agents = self.board, [seat.board for seat in self.seats]
         while not board.stopping():
-            frames = board.total_frames()
-            if frames >= board.frame_limit[0]:
+            frames = [agent.total_frames() for agent in agents]
+            if any(so_far >= agent.frame_limit[0] for so_far, agent in zip(frames, agents, strict=True)):
                 self._wait()
                 continue
-            board.version[self.worker] = self.weights.pull(self.flat)
+            self.pull()
             self.step(frames)
 
     def run_rounds(self) -> None:
@@ -177,15 +228,17 @@ class Rollout:
     @torch.inference_mode()
     def collect_round(self) -> None:
         """One round with the newest weights: a fixed number of vector steps, or of finished episodes."""
-        board, worker, frames = self.board, self.worker, int(self.board.schedule_frames[0])
-        board.version[worker] = self.weights.pull(self.flat)
+        board, worker = self.board, self.worker
+        frames = [int(seat.board.schedule_frames[0]) for seat in self.seats]
+        self.pull()
         if self.schedule.episodes_per_round is not None:
-            target = board.episodes_done[worker] + self.schedule.episodes_per_round
-            while board.episodes_done[worker] < target and not board.stopping():
+            done = self.seats[0].board.episodes_done
+            target = done[worker] + self.schedule.episodes_per_round
+            while done[worker] < target and not board.stopping():
                 self.step(frames)
         else:
             assert self.schedule.frames_per_round is not None  # a run's configuration is resolved
-            for _ in range(self.schedule.frames_per_round // len(board.cursor)):
+            for _ in range(self.schedule.frames_per_round // len(self.seats[0].board.cursor)):
                 if board.stopping():
                     return
                 self.step(frames)
@@ -219,9 +272,9 @@ class StreamCollector(Collector):
         board, plan = self.env.board, self.env.plan
         try:
             if self._rollout is None:
-                rows = worker_rows(self.replay_buffer._storage, plan.streams, plan.worker)
-                reader = self._receiver_schemes["policy"].reader()
-                self._rollout = Rollout(plan, board, reader, rows, self.env.vector, self.policy)
+                rows = [worker_rows(agent.storage, agent.streams, plan.worker) for agent in plan.agents]
+                others = [make_policy(agent.config, agent.spec) for agent in plan.agents[1:]]
+                self._rollout = Rollout(plan, board, rows, self.env.world, [self.policy, *others])
             if plan.config.schedule.name == "async":
                 self._rollout.run()
             else:
@@ -233,16 +286,14 @@ class StreamCollector(Collector):
 
 
 def make_environment(plan: CollectorPlan, board: ControlBoard) -> VectorEnvironment:
-    """A worker's environments, built in its process; also where the process gets its habits."""
+    """A worker's world, built in its process; also where the process gets its habits.
+
+    What TorchRL is told of it is the first agent's part.
+    """
     board.pid[plan.worker] = os.getpid()
     obey_parent()
     torch.set_num_threads(1)
-    vector = envs.make(plan.config.env, plan.streams.envs_per_worker)
-    environment = VectorEnvironment(vector)
-    environment.plan, environment.board = plan, board
+    world = envs.make_world(plan.config.env, plan.agents[0].streams.envs_per_worker)
+    environment = VectorEnvironment(FirstAgent(world))
+    environment.plan, environment.board, environment.world = plan, board, world
     return environment
-
-
-def make_policy(config: Config, spec: EnvSpec) -> TensorDictModule:
-    """The actor that a worker acts by, on the CPU, with weights to be replaced by the board's."""
-    return ALGORITHMS[config.algorithm.name](config.algorithm, config.learner, spec).policy

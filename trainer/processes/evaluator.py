@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,9 @@ from torch import Tensor
 
 import envs
 from envs import EnvSpec
-from trainer.acting import FrameStacks, greedy_policy
-from trainer.algorithms import ALGORITHMS
+from envs.world import Observation, Step
+from trainer.acting import FrameStacks, Policy, greedy_policy
+from trainer.agents import make_policy
 from trainer.algorithms.targets import unrescale
 from trainer.boards import error_text, flatten_parameters
 from trainer.checkpoint import write_aside
@@ -31,6 +34,7 @@ from trainer.config import SEEDS_PER_RUN, Config
 from trainer.signals import obey_parent
 
 SEED_OFFSET = 500_000  # environments of evaluations are seeded apart from those of training
+PARTS = ("returns", "lengths", "predicted", "discounted")  # of `Episodes`
 MAX_EPISODE_STEPS = 27_000  # a greedy policy may circle for ever: 108,000 Atari frames, as Machado et al. 2018 cut
 
 
@@ -47,6 +51,8 @@ class Evaluation:
         predicted: value of the first action of each episode, as the network saw it.
         discounted: return that came of it, discounted, with rewards as they are trained on.
         best: whether its mean is above all before.
+        by_agent: mean return of each, where there are several; the lists then hold one agent's episodes after the
+            other's.
     """
 
     frames: int
@@ -57,6 +63,7 @@ class Evaluation:
     predicted: list[float]
     discounted: list[float]
     best: bool = False
+    by_agent: dict[str, float] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
@@ -74,27 +81,33 @@ class Evaluation:
         return float(np.std(self.returns))
 
 
-class Policy:
-    """A network to act by, with its weights in one flat tensor.
+class Players:
+    """Networks to act by, one for each agent of a world, with their weights in one flat tensor.
 
     Args:
-        config: the run.
-        spec: its environment.
+        agents: configuration and spec of each.
     """
 
-    def __init__(self, config: Config, spec: EnvSpec) -> None:
-        self.config = config
-        actor = ALGORITHMS[config.algorithm.name](config.algorithm, config.learner, spec).policy
-        self.flat = flatten_parameters(actor)
-        self.network = actor.module[0].module
+    def __init__(self, agents: Sequence[tuple[Config, EnvSpec]]) -> None:
+        self.configs, self.specs = [config for config, _ in agents], [spec for _, spec in agents]
+        actors = [make_policy(config, spec) for config, spec in agents]
+        self._flats = [flatten_parameters(actor) for actor in actors]
+        self.networks: list[Any] = [actor.module[0].module for actor in actors]
+
+    @property
+    def flat(self) -> Tensor:
+        """All weights, float32 [sum of numel], one agent behind the other in the boards' order."""
+        return torch.cat(self._flats)
 
     def load(self, flat: Tensor) -> None:
-        """Take weights, float32 [numel] in the board's order."""
-        self.flat.copy_(flat)
+        """Take weights, float32 [sum of numel]."""
+        for own, part in zip(self._flats, flat.split([own.numel() for own in self._flats]), strict=True):
+            own.copy_(part)
 
-    def as_return(self, values: np.ndarray) -> np.ndarray:
-        """Values of the network as the returns that they stand for."""
-        return unrescale(torch.from_numpy(values)).numpy() if self.config.algorithm.value_rescaling else values
+    def as_return(self, agent: int, values: np.ndarray) -> np.ndarray:
+        """Values of an agent's network as the returns that they stand for."""
+        rescaled = self.configs[agent].algorithm.value_rescaling
+        return unrescale(torch.from_numpy(values)).numpy() if rescaled else values
 
 
 @dataclass
@@ -107,39 +120,97 @@ class Episodes:
     discounted: list[float] = field(default_factory=list)
 
 
-def evaluate(policy: Policy, vector: Any, episodes: int, seed: int) -> Episodes:
-    """Play ``episodes`` greedy episodes.
+class RandomPlayer:
+    """Uniformly random legal actions, in place of an agent's network.
+
+    Args:
+        spec: what it does.
+        seed: of its draws.
+    """
+
+    def __init__(self, spec: EnvSpec, seed: int) -> None:
+        self._num_actions, self._rng = spec.num_actions, np.random.default_rng(seed)
+
+    def __call__(self, seen: list[np.ndarray], mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Actions int64 [N], and values that say nothing."""
+        draws = self._rng.random((len(seen[0]), self._num_actions))
+        return np.where(True if mask is None else mask, draws, -1.0).argmax(1), np.zeros_like(draws, np.float32)
+
+
+def evaluate(
+    players: Players, world: Any, episodes: int, seed: int, replaced: Collection[str] = (),
+    watch: Callable[[], bool] | None = None,
+) -> list[Episodes]:  # fmt: skip
+    """Play ``episodes`` greedy episodes; what they brought each agent.
 
     Every sub-environment plays its fixed share of the episodes, so that short ones are not counted more often.
+
+    Args:
+        players: networks of all agents.
+        world: from :func:`envs.make_world`.
+        episodes: how many.
+        seed: of the sub-environments.
+        replaced: agents whose place a random player takes.
+        watch: called after every step; the rest is not played once it says False.
     """
-    n, gamma = vector.num_envs, policy.config.algorithm.gamma
-    left = np.array([len(range(i, episodes, n)) for i in range(n)])
-    observation = vector.reset(seed)
-    stacks = FrameStacks(vector.spec, n)
-    stacks.push(observation, np.ones(n, bool))
-    ended = np.zeros(n, bool)
-    total, steps, discounted, predicted = np.zeros(n), np.zeros(n, np.int64), np.zeros(n), np.zeros(n)
-    played = Episodes()
-    act = greedy_policy(policy.network, stacks.seen(observation), observation.get("action_mask"))
+    n = world.num_envs
+    observations = world.reset(seed)
+    places = []
+    for agent, (name, spec) in enumerate(zip(world.agents, world.specs, strict=True)):
+        own = _Place(agent, spec, n, episodes, players.configs[agent].algorithm.gamma)
+        own.stacks.push(observations[agent], np.ones(n, bool))
+        if name in replaced:
+            own.act = RandomPlayer(spec, seed + agent)
+        else:
+            seen, mask = own.stacks.seen(observations[agent]), observations[agent].get("action_mask")
+            own.act = greedy_policy(players.networks[agent], seen, mask)
+        places.append(own)
+    present = [p.copy() for p in world.present]
     with torch.inference_mode():
-        while left.any():
-            action, values = act(stacks.seen(observation), observation.get("action_mask"))
-            first = (steps == 0) & ~ended
-            predicted[first] = policy.as_return(values.max(1))[first]
-            observation, reward, terminated, truncated = vector.step(action)
-            fresh, ended = ended, terminated | truncated
-            stacks.push(observation, fresh)
-            total += vector.raw_reward
-            discounted += gamma**steps * reward
-            steps += ~fresh
-            for i in np.flatnonzero((ended | (steps >= MAX_EPISODE_STEPS)) & (left > 0)):
-                played.returns.append(float(total[i]))
-                played.lengths.append(int(steps[i]))
-                played.predicted.append(float(predicted[i]))
-                played.discounted.append(float(discounted[i]))
-                left[i] = left[i] - 1 if ended[i] else 0  # one that does not end has no next
-            total[ended], steps[ended], discounted[ended] = 0, 0, 0
-    return played
+        while any(own.left.any() for own in places):
+            actions = [own.choose(players, observations[own.agent], present[own.agent]) for own in places]
+            steps = world.step(actions)
+            for own, step in zip(places, steps, strict=True):
+                before, now = present[own.agent], world.present[own.agent]
+                own.take(step, world.raw_rewards[own.agent], before, now & ~before)
+                present[own.agent] = now.copy()
+            observations = [step[0] for step in steps]
+            if watch is not None and not watch():
+                break
+    return [own.played for own in places]
+
+
+class _Place:
+    """What an agent's episodes have brought so far, over all sub-environments."""
+
+    def __init__(self, agent: int, spec: EnvSpec, n: int, episodes: int, gamma: float) -> None:
+        self.agent, self.gamma, self.stacks, self.played = agent, gamma, FrameStacks(spec, n), Episodes()
+        self.left = np.array([len(range(i, episodes, n)) for i in range(n)])
+        self.total, self.steps = np.zeros(n), np.zeros(n, np.int64)
+        self.discounted, self.predicted = np.zeros(n), np.zeros(n)
+        self.act: Policy
+
+    def choose(self, players: Players, observation: Observation, present: np.ndarray) -> np.ndarray:
+        action, values = self.act(self.stacks.seen(observation), observation.get("action_mask"))
+        first = (self.steps == 0) & present
+        if first.any():
+            self.predicted[first] = players.as_return(self.agent, values.max(1))[first]
+        return action
+
+    def take(self, step: Step, raw_reward: np.ndarray, acted: np.ndarray, fresh: np.ndarray) -> None:
+        observation, reward, terminated, truncated = step
+        ended = terminated | truncated
+        self.stacks.push(observation, fresh)
+        self.total += raw_reward
+        self.discounted += self.gamma**self.steps * reward
+        self.steps += acted
+        for i in np.flatnonzero((ended | (self.steps >= MAX_EPISODE_STEPS)) & (self.left > 0)):
+            self.played.returns.append(float(self.total[i]))
+            self.played.lengths.append(int(self.steps[i]))
+            self.played.predicted.append(float(self.predicted[i]))
+            self.played.discounted.append(float(self.discounted[i]))
+            self.left[i] = self.left[i] - 1 if ended[i] else 0  # one that does not end has no next
+        self.total[ended], self.steps[ended], self.discounted[ended] = 0, 0, 0
 
 
 class Judge:
@@ -147,34 +218,37 @@ class Judge:
 
     Args:
         config: the run.
-        spec: its environment.
-        run_dir: its folder.
+        agents: configuration and spec of each agent.
+        run_dir: the run's folder.
     """
 
-    def __init__(self, config: Config, spec: EnvSpec, run_dir: Path) -> None:
+    def __init__(self, config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path) -> None:
         self._config, self._path, self._best = config, run_dir / "best" / "policy.pt", -np.inf
-        self._policy = Policy(config, spec)
-        self._vector = envs.make(config.env, min(config.evaluator.num_envs, config.evaluator.episodes))
+        self._players = Players(agents)
+        self._world = envs.make_world(config.env, min(config.evaluator.num_envs, config.evaluator.episodes))
 
     def evaluate(self, weights: Tensor, frames: int, taken_at: float) -> Evaluation:
-        """Greedy episodes with ``weights``, float32 [numel] in the board's order; always on the same seeds."""
+        """Greedy episodes with ``weights``, float32 [sum of numel]; always on the same seeds."""
         start = time.monotonic()
-        self._policy.load(weights)
+        self._players.load(weights)
         seed = self._config.seed * SEEDS_PER_RUN + SEED_OFFSET
-        played = evaluate(self._policy, self._vector, self._config.evaluator.episodes, seed)
-        mean = float(np.mean(played.returns))
+        played = evaluate(self._players, self._world, self._config.evaluator.episodes, seed)
+        joint = [list(chain.from_iterable(getattr(own, part) for own in played)) for part in PARTS]
+        mean = float(np.mean(joint[0]))
         best = mean > self._best
         if best:
             self._best = mean
-            save_policy(self._path, self._policy.flat, frames, mean)
+            save_policy(self._path, self._players.flat, frames, mean)
+        by_agent = dict(zip(self._world.agents, (float(np.mean(own.returns)) for own in played), strict=True))
+        returns, lengths, predicted, discounted = joint
         return Evaluation(
-            frames, played.returns, played.lengths, time.monotonic() - start, taken_at, played.predicted,
-            played.discounted, best,
+            frames, returns, lengths, time.monotonic() - start, taken_at, predicted, discounted, best,
+            by_agent if len(played) > 1 else {},
         )  # fmt: skip
 
     def close(self) -> None:
         """Close the environments."""
-        self._vector.close()
+        self._world.close()
 
 
 def save_policy(path: Path, flat: Tensor, frames: int, mean: float) -> None:
@@ -182,21 +256,23 @@ def save_policy(path: Path, flat: Tensor, frames: int, mean: float) -> None:
     write_aside({"weights": flat.clone(), "frames": frames, "eval_return_mean": mean}, path)
 
 
-def run(config: Config, spec: EnvSpec, run_dir: Path, weights: Tensor, pipe: Connection) -> None:
+def run(
+    config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path, weights: Tensor, pipe: Connection
+) -> None:
     """Body of the process: a request ``(frames, taken_at)`` is answered by an :class:`Evaluation` or an error text.
 
     Args:
         config: the run.
-        spec: its environment.
-        run_dir: its folder.
-        weights: float32 [numel] in shared memory; the main process writes it before a request only.
+        agents: configuration and spec of each agent.
+        run_dir: the run's folder.
+        weights: float32 [sum of numel] in shared memory; the main process writes it before a request only.
         pipe: to the main process.
     """
     obey_parent()
     os.nice(config.evaluator.nice)
     torch.set_num_threads(1)
     try:
-        judge = Judge(config, spec, run_dir)
+        judge = Judge(config, agents, run_dir)
         while True:
             pipe.send(judge.evaluate(weights, *pipe.recv()))
     except (EOFError, BrokenPipeError, ConnectionResetError):

@@ -1,300 +1,229 @@
-"""The learner: batch -> loss -> optimiser -> target.
+"""The learner of an agent: says when an update is due, draws its batches, publishes its weights.
 
-Runs in: the main process, on ``learner.device``.
-Receives: batches from the replay, gathered several at a time.
-Sends: weights, by whoever calls :attr:`Learner.weights` (the training loop, through ``update_policy_weights_``).
-Waits for: nothing; the training loop asks the limiter first.
-Stops when: the training loop stops calling it.
+Runs in: the main process (one agent, or ``agents.learner=sequential`` and ``stacked``), or a process for each agent
+(``process``), on ``learner.device``.
+Receives: rows from its own replay as its collectors publish them; in a process of its own, orders through a pipe.
+Sends: weights through its own weights board; its frame limit and its count of updates onto its own board.
+Waits for: nothing; where no update is due it says so, and its process sleeps.
+Stops when: the control board says so; its own exception (sent through the pipe); the parent's death.
 """
 
 from __future__ import annotations
 
-import copy
-import math
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+import os
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
 import torch
-from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
-from torchrl.objectives import LossModule
 
-from trainer.algorithms import Algorithm
-from trainer.boards import ordered_leaves
-from trainer.config import AlgorithmConfig, LearnerConfig
-from trainer.recording import record
-from trainer.replay import Batch, StreamReplay, to_tensordict
+from trainer import checkpoint
+from trainer.agents import AgentPlan
+from trainer.algorithms import ALGORITHMS
+from trainer.boards import VERSIONS_KEPT, ControlBoard, error_text
+from trainer.diagnostics import diagnose
+from trainer.learning import Learner, Stack, feed, flat_weights, linear
+from trainer.limiter import Limiter
+from trainer.priorities import PrioritizedStreamSampler
+from trainer.replay import Batch, StreamReplay, StreamSampler
+from trainer.signals import obey_parent
 
-BETAS = (0.9, 0.999)
-MAX_FIGURES = 32  # that an algorithm may report of an update
+IDLE_S = 2e-4  # between two looks of a learner that has nothing due
+ROW_EVERY_S = 1.0  # between two reports of a learner's process
 
 
-class NotFinite(RuntimeError):
-    """A loss or gradient was NaN or infinite; the weights are those before it."""
-
-
-class Learner:
-    """Owns the trained weights, their targets and the optimiser's state.
-
-    Loss and gradient are one function over plain tensors (:func:`make_gradients`); ``learner.execution`` says how it
-    runs:
-
-    - ``eager``: as written, op by op.
-    - ``trace``: recorded once as a straight list of tensor operations, forward and backward together, and run by
-      TorchScript's interpreter: the same operations in the same order without Python, autograd or TensorDict in
-      between.
-    - ``compile``: that recording through Inductor; needs a C++ compiler and some 10 s.
-    - ``auto``: ``trace``, which was the fastest for MLPs on a CPU and needs nothing (``benchmarks/learner.py``).
+class Agent:
+    """An agent's learning side: replay, learner and limiter, and the way of its weights.
 
     Args:
-        algorithm: its loss is moved to ``device``.
-        config: the learner's section.
-        target: the algorithm's section, for the target's update.
+        plan: what it is built from.
         device: of the updates.
+        frozen: it acts, but does not learn.
     """
 
-    def __init__(
-        self, algorithm: Algorithm, config: LearnerConfig, target: AlgorithmConfig, device: torch.device
-    ) -> None:
-        self.config, self.device = config, device
-        self.algorithm = algorithm
-        algorithm.loss.to(device)
-        self.groups, self.trained_keys = parameter_groups(algorithm.loss)
-        self.target_keys = [(f"target_{name}", key) for name, key in self.trained_keys]
-        self._trained = [self.groups[name].get(key) for name, key in self.trained_keys]
-        self._delayed = [self.groups[name].get(key) for name, key in self.target_keys]
-        parameters = [getattr(algorithm.loss, name).get(key) for name, key in self.trained_keys]
-        self.optimizer = torch.optim.Adam(
-            parameters, lr=config.learning_rate, eps=config.adam_eps, betas=BETAS, fused=True
+    def __init__(self, plan: AgentPlan, device: torch.device, frozen: bool = False) -> None:
+        config, spec = plan.config, plan.spec
+        self.plan, self.name, self.config, self.board, self.frozen = plan, plan.name, config, plan.board, frozen
+        torch.manual_seed(plan.seed)
+        algorithm = ALGORITHMS[config.algorithm.name](config.algorithm, config.learner, spec)
+        uniform = StreamSampler(
+            plan.board.cursor, plan.streams, ahead=config.algorithm.n_step, behind=spec.stack - 1, seed=plan.seed
         )
-        step = torch.zeros((), device=device)  # all parameters are updated together: one count for all of them
-        for parameter in parameters:
-            self.optimizer.state[parameter] = {
-                "step": step,
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
-        self._lr = torch.tensor(config.learning_rate, device=device)
-        self._bad = torch.zeros((), device=device)
-        moments = [self.optimizer.state[p] for p in parameters]
-        self._first, self._second, self._steps = ([m[k] for m in moments] for k in ("exp_avg", "exp_avg_sq", "step"))
-        self._tau, self._target_every = target.target_tau, target.target_update_every_updates
-        self._gradients: Callable | None = None
-        self._sums = torch.zeros(MAX_FIGURES, device=device)
-        self.inputs = [
-            *self._trained,
-            *self._delayed,
-            self._bad,
-            self._sums,
-        ]  # of the gradient function, before a batch
-        self._names: list[str] = []
-        self._summed = 0
-        self.last_batch: Batch | None = None  # valid until the replay gathers again
-        self.updates = 0
+        self.replay = StreamReplay(
+            spec, plan.storage, uniform, config.algorithm.gamma, config.algorithm.n_step, config.learner.batch_size,
+            pin_memory=device.type == "cuda",
+        )  # fmt: skip
+        self.sampler: StreamSampler | PrioritizedStreamSampler = uniform
+        if config.algorithm.prioritized:
+            self.sampler = prioritized(plan, uniform, self.replay)
+        self.learner = Learner(algorithm, config.learner, config.algorithm, device)
+        assert config.schedule.tolerance_frames is not None  # a run's configuration is resolved
+        self.limiter = Limiter(
+            config.budget_frames, config.learner.warmup_frames, config.schedule.frames_per_update,
+            config.schedule.tolerance_frames,
+        )  # fmt: skip
+        self.publish_: Callable[[Any], None] = plan.weights.send  # or TorchRL's update_policy_weights_
 
-    @property
-    def weights(self) -> TensorDictBase:
-        """The policy network's weights, for ``update_policy_weights_``."""
-        return self.groups["value_network_params"]
+    def open_limit(self) -> None:
+        """Let the collectors go as far as the limiter allows; a frozen agent holds nobody back."""
+        self.board.frame_limit[0] = self.config.budget_frames if self.frozen else self.limiter.frame_limit()
 
-    def set_learning_rate(self, value: float) -> None:
-        """Takes effect with the next update."""
-        self._lr.fill_(value)
+    def due(self, frames: int) -> int:
+        """Updates that may be made now, at most a chunk of batches."""
+        if self.frozen:
+            return 0
+        return int(min(self.limiter.due(frames), self.config.learner.prefetch_batches))
 
-    def update(self, batch: Batch) -> Tensor:
-        """One optimiser step on one batch, and the target's update when due.
+    def work(self) -> bool:
+        """One chunk of due updates; whether there was any."""
+        frames = self.board.total_frames()
+        count = self.due(frames)
+        if count:
+            self.anneal(frames)
+            self.learn(count)
+            self.open_limit()
+        return count > 0
 
-        Args:
-            batch: tensors [B, ...] on the learner's device.
+    def learn(self, count: int) -> None:
+        """``count`` updates on batches that are gathered at once."""
+        for batch in feed(self.replay, self.learner.device, count):
+            self.updated(batch, self.learner.update(batch))
 
-        Returns:
-            New priorities of the batch's transitions, float32 [B] on the device.
-        """
-        calculate = self._gradients or self._prepare(batch)
-        with torch.no_grad():
-            *gradients, priority = calculate(*self.inputs, *batch.values())
-            self._steps[0].add_(1)
-            # found_inf: once a loss is not finite no later update is applied either, the weights stay the last good
-            # ones.
-            torch._fused_adam_(
-                self._trained, gradients, self._first, self._second, [], self._steps, lr=self._lr, beta1=BETAS[0],
-                beta2=BETAS[1], weight_decay=0.0, eps=self.config.adam_eps, amsgrad=False, maximize=False,
-                found_inf=self._bad,
-            )  # fmt: skip
-            self.updates += 1
-            if self._tau is not None:
-                torch._foreach_lerp_(self._delayed, self._trained, self._tau)
-            elif self.updates % self._target_every == 0:
-                torch._foreach_copy_(self._delayed, self._trained)
-        self._summed += 1
-        self.last_batch = batch
-        return priority
+    def updated(self, batch: Batch, priority: Tensor) -> None:
+        """Count an update, take its priorities, and hand the weights to the collectors when due."""
+        self.replay.reprioritize(batch, priority)
+        self.limiter.updates += 1
+        self.board.updates[0] = self.limiter.updates
+        if self.limiter.updates % self.config.learner.publish_every_updates == 0:
+            self.publish()
 
-    def prepare(self, example: Batch) -> None:
-        """Record the update for batches like ``example``, which else the first update does; changes no weight."""
-        batch = {key: tensor.to(self.device) for key, tensor in example.items()}
-        calculate = self._prepare(batch)
-        with torch.no_grad():
-            for _ in range(2):  # TorchScript optimises in its second call
-                calculate(*[tensor.clone() for tensor in (*self.inputs, *batch.values())])
+    def publish(self) -> None:
+        """Hand the collectors a new version of the weights; waits for none of them."""
+        self.publish_(self.learner.weights)
+        self.board.version_updates[self.plan.weights.version % VERSIONS_KEPT] = self.limiter.updates
 
-    def metrics(self) -> dict[str, float]:
-        """Means over the updates since the last call; waits for the device.
+    def anneal(self, frames: int) -> None:
+        """Learning rate and exponent of importance weights, as they are to be after ``frames`` frames."""
+        fraction = frames / self.config.budget_frames
+        rates, replay = self.config.learner, self.config.replay
+        self.learner.set_learning_rate(linear(rates.learning_rate, rates.learning_rate_end, fraction))
+        self.sampler.beta = linear(replay.priority_beta, replay.priority_beta_end, fraction)
+
+    def figures(self) -> dict[str, float]:
+        """How learning goes, for the loggers; waits for the device.
 
         Raises:
-            NotFinite: a loss or gradient was NaN or infinite since the last call. No update was applied since then.
+            NotFinite: a loss was NaN or infinite.
         """
-        if not self._summed:
-            return {}
-        self.check()
-        means = dict(zip(self._names, (self._sums / self._summed).tolist(), strict=False))
-        self._sums.zero_()
-        self._summed = 0
-        return means
+        figures = self.learner.metrics()
+        if self.learner.last_batch is not None:
+            figures |= diagnose(self.learner.algorithm, self.learner.last_batch) | self.sampler.figures()
+        return figures
 
-    def check(self) -> None:
-        """Raise :class:`NotFinite` if an update since the start was refused; waits for the device."""
-        if self._bad.item():
-            raise NotFinite(
-                "the loss or its gradient became NaN or infinite within the last updates before update "
-                f"{self.updates}; lower learner.learning_rate, set learner.max_grad_norm, or look for NaN in the "
-                "environment's rewards"
-            )
+    def flat(self) -> Tensor:
+        """The weights of now, float32 [numel] on the CPU, in the boards' order."""
+        return flat_weights(self.learner)
 
-    def state_dict(self) -> dict:
-        """Copies of weights, target, optimiser state, learning rate and count of updates."""
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, target, optimiser, counters, priorities and random states."""
+        self.replay.take_priorities()
         return {
-            "loss": {k: v.clone() for k, v in self.algorithm.loss.state_dict().items() if isinstance(v, Tensor)},
-            "optimizer": copy.deepcopy(self.optimizer.state_dict()),
-            "learning_rate": float(self._lr),
-            "updates": self.updates,
+            "learner": self.learner.state_dict(),
+            "limiter": self.limiter.state_dict(),
+            "sampler": self.sampler.state_dict(),
         }
 
-    def load_state_dict(self, state: dict) -> None:
-        """Go on from a checkpoint; tensors are written in place, so a recorded update stays valid."""
-        own = self.algorithm.loss.state_dict()
-        for name, value in state["loss"].items():
-            own[name].copy_(value)
-        for mine, saved in zip(self.optimizer.state.values(), state["optimizer"]["state"].values(), strict=True):
-            for name, value in saved.items():
-                mine[name].copy_(value)
-        self._lr.fill_(state["learning_rate"])
-        self.updates = state["updates"]
+    def load_state_dict(self, state: dict[str, Any], with_replay: bool = True) -> None:
+        """Go on from a checkpoint; without its replay, priorities begin anew."""
+        self.learner.load_state_dict(state["learner"])
+        self.limiter.load_state_dict(state["limiter"])
+        self.board.updates[0] = self.limiter.updates
+        if with_replay:
+            self.sampler.load_state_dict(state["sampler"])
 
-    def _prepare(self, batch: Batch) -> Callable:
-        """Build the gradient function for batches of this form."""
-        function, self._names = make_gradients(self, batch)
-        execution = "trace" if self.config.execution == "auto" else self.config.execution
-        if execution != "eager":
-            function = record(function, [*self.inputs, *batch.values()], execution)
-        self._gradients = function
-        return function
+    def save(self, frames: int, **more: Any) -> Path:
+        """A checkpoint after ``frames`` frames; written aside and renamed."""
+        state = {**self.state_dict(), "frames": frames, "seed": self.plan.seed, **more}
+        return checkpoint.save(self.plan.folder, state, frames, self.config.checkpoint.keep_last)
 
 
-def make_gradients(learner: Learner, batch: Batch) -> tuple[Callable, list[str]]:
-    """Loss, gradient and its clipping as a function of plain tensors.
-
-    The loss is TorchRL's own module, called with the given parameters in place of its own.
+class StackedAgents:
+    """Agents of one shape whose due updates are made in one call; each keeps its own replay, limiter and optimiser.
 
     Args:
-        learner: gives the sizes and the loss.
-        batch: an example of the batches, for its keys and size.
-
-    Returns:
-        ``gradients(*trained, *delayed, bad, sums, *batch.values()) -> (*clipped gradients, priorities)``, which adds
-        its figures to ``sums`` and sets ``bad`` to 1 when the loss or a gradient is not finite; and their names.
+        agents: at least two, alike as `trainer.agents.update_key` says.
     """
-    config, loss = learner.config, learner.algorithm.loss
-    keys, batch_size, count = list(batch), batch["action"].shape[0], len(learner.trained_keys)
-    names: list[str] = []
-    autocast = torch.autocast(learner.device.type, torch.bfloat16) if config.precision == "bfloat16" else nullcontext()
 
-    def gradients(*tensors: Tensor) -> tuple[Tensor, ...]:
-        trained, delayed = tensors[:count], tensors[count : 2 * count]
-        bad, sums, *rest = tensors[2 * count :]
-        sample = to_tensordict(dict(zip(keys, rest, strict=True)), batch_size)
-        with torch.enable_grad():
-            leaves = [p.detach().requires_grad_(True) for p in trained]
-            groups = _filled(learner.groups, learner.trained_keys + learner.target_keys, [*leaves, *delayed])
-            with _in_place_of_own(loss, groups), autocast:
-                out = loss(sample)
-            grads = torch.autograd.grad(out["loss"], leaves)
-        with torch.no_grad():
-            norm = torch.nn.utils.get_total_norm(grads, foreach=True)
-            if config.max_grad_norm is not None:
-                grads = torch._foreach_mul(grads, torch.clamp(config.max_grad_norm / (norm + 1e-6), max=1.0))
-            # The fused optimiser walks through memory: a gradient must lie as its parameter does.
-            in_order = [
-                g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
-                for g, p in zip(grads, leaves, strict=True)
-            ]
-            bad.copy_(torch.maximum(bad, (~torch.isfinite(norm + out["loss"])).float()))
-            td_error, priority = learner.algorithm.td_error(sample), learner.algorithm.priority(sample)
-            figures = {"loss": out["loss"], "td_error": td_error.mean(), "grad_norm": norm}
-            names[:] = figures
-            sums[: len(figures)].add_(torch.stack([f.float().reshape(()) for f in figures.values()]))
-        return *in_order, priority.float()
+    def __init__(self, agents: Sequence[Agent]) -> None:
+        self.agents = agents
+        self.stack = Stack([agent.learner for agent in agents])
 
-    # The names are known once it ran, on copies.
-    gradients(*[t.clone() for t in (*learner.inputs, *batch.values())])
-    return gradients, names
+    def work(self) -> bool:
+        """One chunk of updates that are due for all of them; whether there was any."""
+        frames = [agent.board.total_frames() for agent in self.agents]
+        count = min(agent.due(so_far) for agent, so_far in zip(self.agents, frames, strict=True))
+        if count:
+            for agent, so_far in zip(self.agents, frames, strict=True):
+                agent.anneal(so_far)
+            self.learn(count)
+            for agent in self.agents:
+                agent.open_limit()
+        return count > 0
+
+    def learn(self, count: int) -> None:
+        """``count`` updates of each agent."""
+        fed = [feed(agent.replay, agent.learner.device, count) for agent in self.agents]
+        for batches in zip(*fed, strict=True):
+            for agent, batch, priority in zip(self.agents, batches, self.stack.update(batches), strict=True):
+                agent.updated(batch, priority)
 
 
-def parameter_groups(loss: LossModule) -> tuple[dict[str, TensorDictBase], list[tuple[str, NestedKey]]]:
-    """The parameter groups of a TorchRL loss by attribute name, and the (group, key) of every trained tensor.
+def prioritized(plan: AgentPlan, uniform: StreamSampler, replay: StreamReplay) -> PrioritizedStreamSampler:
+    """The prioritized sampler of an agent's replay, put in the place of the uniform one."""
+    section = plan.config.replay
+    final = plan.storage._storage["final"].numpy()
+    sampler = PrioritizedStreamSampler(
+        uniform, section.priority_alpha, section.priority_beta, section.priority_eps, final
+    )
+    sampler.first = replay.first_errors if section.initial_priority == "collector" else None
+    replay._sampler = sampler
+    return sampler
 
-    A group ``target_<name>`` holds the delayed copies of the group ``<name>``, under the same keys.
+
+def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -> None:
+    """Body of an agent's own process.
+
+    The pipe carries ``"save"`` to it, and from it ``("row", figures)``, ``("saved", path)`` or ``("error", text)``.
+    It goes on from the newest checkpoint of its agent, if there is one.
     """
-    groups = {name: getattr(loss, name) for name, _ in loss.named_children() if name.endswith("_params")}
-    keys = [
-        (name, key)
-        for name, group in groups.items()
-        if not name.startswith("target_")
-        for key, leaf in group.items(True, True)
-        if isinstance(leaf, torch.nn.Parameter)
-    ]
-    return {name: group.data for name, group in groups.items()}, keys
-
-
-def _filled(groups: dict[str, TensorDictBase], keys: list[tuple[str, NestedKey]], tensors: list[Tensor]) -> dict:
-    """The groups again, with ``tensors`` under ``keys`` (group, key) and their own constants beside them."""
-    filled = {name: groups[name].copy() for name in {name for name, _ in keys}}
-    for (name, key), tensor in zip(keys, tensors, strict=True):
-        filled[name].set(key, tensor)
-    return filled
-
-
-class _in_place_of_own:
-    """Within it, a loss uses the given parameter groups; an instance attribute comes before a registered module."""
-
-    def __init__(self, loss: LossModule, groups: dict[str, TensorDictBase]) -> None:
-        self.loss, self.groups = loss, groups
-
-    def __enter__(self) -> None:
-        self.loss.__dict__.update(self.groups)
-
-    def __exit__(self, *_: object) -> None:
-        for name in self.groups:
-            del self.loss.__dict__[name]
-
-
-def feed(replay: StreamReplay, device: torch.device, count: int) -> Iterator[Batch]:
-    """Gather ``count`` batches at once, bring them to ``device`` and yield them one by one."""
-    chunk = replay.batches(count)
-    if device.type == "cuda":
-        # Page-locked memory is copied without blocking; the next gather must not overwrite it before that is done.
-        chunk = {key: tensor.to(device, non_blocking=True) for key, tensor in chunk.items()}
-        torch.cuda.current_stream(device).record_event().synchronize()
-    parts = {key: tensor.unbind() for key, tensor in chunk.items()}
-    for i in range(count):
-        yield {key: tensors[i] for key, tensors in parts.items()}
-
-
-def flat_weights(learner: Learner) -> Tensor:
-    """The learner's weights of now, float32 [numel] on the CPU, in the boards' order."""
-    return torch.cat([w.reshape(-1) for w in ordered_leaves(learner.weights)]).cpu()
-
-
-def linear(start: float, end: float | None, fraction: float) -> float:
-    """A value that moves linearly from ``start`` to ``end`` as ``fraction`` goes from 0 to 1."""
-    return start if end is None else start + (end - start) * min(1.0, math.floor(fraction * 100) / 100)
+    obey_parent()
+    torch.set_num_threads(plan.config.learner.num_threads)
+    try:
+        agent = Agent(plan, torch.device(device))
+        agent.learner.prepare(agent.replay.example())
+        found = checkpoint.newest(plan.folder)
+        if found is not None:
+            agent.load_state_dict(found, with_replay=False)
+        agent.publish()
+        agent.open_limit()
+        reported = time.monotonic()
+        while not control.stopping():
+            now = plan.board.learner_heartbeat[0] = time.monotonic()
+            if now - reported >= ROW_EVERY_S:
+                reported = now
+                pipe.send(("row", agent.figures()))
+            if pipe.poll():
+                pipe.recv()
+                pipe.send(("saved", str(agent.save(plan.board.total_frames()))))
+            if not agent.work():
+                time.sleep(IDLE_S)
+                plan.board.learner_waited_s[0] += IDLE_S
+        agent.save(plan.board.total_frames())
+    except (BrokenPipeError, ConnectionResetError, EOFError):
+        os._exit(1)  # the main process is gone
+    except Exception as error:
+        pipe.send(("error", error_text(error)))
+        raise SystemExit(1) from error

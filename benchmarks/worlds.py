@@ -1,0 +1,59 @@
+"""Agent-steps per second of each grid world with random actions, on one core, against the public program's.
+
+    python -m benchmarks.worlds [--json FILE]
+
+An agent-step is one action of one agent; drawing the actions and the resets after ``max_turns`` are part of it. NumPy
+works on one core here, and its CPU seconds are counted, so that other work on the machine counts less; the figure is
+the best of several repeats. The public program (sorrel, one world) was measured on the same machine, see `PUBLIC`.
+"""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.report import Row, parser, show
+
+NUM_WORLDS = 128
+# name -> (agent-steps per second of the public program, world only, random actions; how many times that is the bar)
+PUBLIC = {"treasurehunt": (930, 300), "iowa": (944, 300), "tag": (2_015, 100), "cleanup": (375, 100)}
+
+
+def agent_steps_per_s(name: str, num_worlds: int, seconds: float, repeats: int) -> float:
+    """Of a world with its default settings: the best of the repeats, each of so many CPU seconds."""
+    import numpy as np
+
+    from envs.worlds import WORLDS
+
+    world = WORLDS[name](num_worlds)
+    shape = (num_worlds, len(world.agents))
+    generator = np.random.default_rng(0)
+    best = 0.0
+    for repeat in range(repeats):
+        turns, start = 0, time.process_time()
+        while (now := time.process_time()) - start < seconds:
+            world.reset(repeat * 10**9 + turns)
+            for _ in range(world.max_turns):
+                world.step(generator.integers(world.num_actions, size=shape))
+            turns += world.max_turns
+        best = max(best, turns * shape[0] * shape[1] / (now - start))
+    return best
+
+
+def main() -> None:
+    made = parser("Agent-steps per second of each grid world, on one core.", seconds=1.0)
+    made.add_argument("--num-worlds", type=int, default=NUM_WORLDS, help=f"worlds in lockstep ({NUM_WORLDS})")
+    args = made.parse_args()
+    from benchmarks.machine import Meter
+
+    meter = Meter()
+    rows = []
+    for name, (public, bar) in PUBLIC.items():
+        rate = agent_steps_per_s(name, args.num_worlds, args.seconds, args.repeats)
+        rows.append(Row(f"{name}, agent-steps on one core", rate, "1/s"))
+        detail = f"{rate:,.0f} against {public:,} agent-steps/s"
+        rows.append(Row(f"{name} / public program", rate / public, bar=bar, detail=detail))
+    show(f"Worlds: {args.num_worlds} in lockstep, random actions", rows, args.json, meter.stop().note())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Backend ``grid``: the worlds of `envs.worlds` (treasurehunt, cleanup, tag, iowa), many at a time.
+
+``env.kwargs`` goes to the world's constructor. Episodes end by their number of turns only, all at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.spec import EnvError, EnvSpec, Leaf
+from envs.world import Observation, Step
+
+
+class GridVector:
+    """``num_envs`` grid worlds that run in step, as a world (see `envs.world`).
+
+    Args:
+        world: one of ``WORLDS``, already made.
+        env_id: its name.
+        stack: frames that a policy sees at once.
+    """
+
+    def __init__(self, world: Any, env_id: str, stack: int) -> None:
+        self._world, self.num_envs = world, world.num_worlds
+        self.agents: tuple[str, ...] = tuple(world.agents)
+        kind = "binary" if world.observation_dtype == "bool" else "vector"
+        leaf = Leaf("observation", tuple(world.observation_shape), world.observation_dtype, kind, stack=stack)
+        spec = EnvSpec(env_id, (leaf,), world.num_actions, max_episode_steps=world.max_turns)
+        self.specs: tuple[EnvSpec, ...] = (spec,) * len(self.agents)
+        n, count = self.num_envs, len(self.agents)
+        present = np.ones(n, bool)
+        self.present = [present] * count
+        self._reward = np.zeros((count, n), np.float32)
+        self.raw_rewards: list[NDArray[np.float32]] = list(self._reward)
+        self._ended, self._never = np.zeros(n, bool), np.zeros(n, bool)
+        self._seed, self._episode = 0, 0
+
+    def reset(self, seed: int | None = None) -> list[Observation]:
+        """Start all worlds anew; without a seed, as a further episode."""
+        self._seed, self._episode = (self._seed, self._episode + 1) if seed is None else (seed, 0)
+        self.present[0][:], self._ended[:], self._reward[:] = True, False, 0
+        # Far apart: a neighbour's seeds in another worker must never come back as a later episode's here.
+        return self._observations(self._world.reset(self._seed + (self._episode << 32)))
+
+    def step(self, actions: list[NDArray[np.int64]]) -> list[Step]:
+        """One turn of every world; the one after the last of an episode starts the next."""
+        if self._ended[0]:
+            seen = self.reset()
+        else:
+            observation, reward = self._world.step(np.stack(actions, 1))
+            self._reward[:] = reward.T
+            seen = self._observations(observation)
+            if self._world.turn >= self._world.max_turns:
+                self._ended[:], self.present[0][:] = True, False
+        return [(seen[a], self._reward[a], self._never, self._ended) for a in range(len(self.agents))]
+
+    def render(self) -> Any:
+        """The picture of world 0, uint8 [height, width, 3]."""
+        return self._world.render(0)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def _observations(self, observation: np.ndarray) -> list[Observation]:
+        return [{"observation": observation[:, a]} for a in range(len(self.agents))]
+
+
+def make(env: Any, num_envs: int, render_mode: str | None = None) -> GridVector:
+    """A world of ``num_envs`` sub-environments; ``env`` has the attributes of EnvConfig.
+
+    Raises:
+        EnvError: there is no such world, or it does not take ``env.kwargs``.
+    """
+    from envs.worlds import WORLDS  # only where they are played
+
+    if env.id not in WORLDS:
+        near = difflib.get_close_matches(env.id, WORLDS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else "."
+        raise EnvError(f"{env.id}: env.backend=grid has {', '.join(WORLDS)}{hint}")
+    try:
+        world = WORLDS[env.id](num_envs, **env.kwargs)
+    except (TypeError, ValueError) as error:
+        raise EnvError(f"{env.id}: env.kwargs={env.kwargs} cannot be: {error}") from error
+    return GridVector(world, env.id, env.frame_stack)

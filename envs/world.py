@@ -1,0 +1,83 @@
+"""Worlds: vector environments of one agent or several, as the trainer sees them.
+
+A world has ``agents`` (names), ``specs`` (an `EnvSpec` for each), ``num_envs``, ``reset(seed) -> observations``,
+``step(actions) -> steps``, ``present``, ``raw_rewards``, ``render()`` and ``close()``. Observations, actions (int64
+[num_envs]) and steps are lists with an entry for each agent; an entry is what a vector of that agent alone would give
+(`envs.make`): a step is ``(observation, reward, terminated, truncated)``.
+
+``present[a]`` bool [num_envs]: whether agent a acts on the observation that was given last. It does not where its
+episode has just ended (the observation is its final one), nor where it died or has not joined; its action there has no
+effect.
+When all agents of a sub-environment have ended, the next step starts its next episode, whatever the actions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.spec import EnvSpec
+
+Observation = dict[str, np.ndarray]
+Step = tuple[Observation, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]
+
+AGENT = "agent_0"  # the name of one that is alone
+
+
+class Solo:
+    """A vector environment as a world of one agent.
+
+    Args:
+        vector: from :func:`envs.make`, resetting by itself.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+
+    def __init__(self, vector: Any) -> None:
+        self._vector = vector
+        self.specs: tuple[EnvSpec, ...] = (vector.spec,)
+        self.num_envs: int = vector.num_envs
+        self.present = [np.ones(vector.num_envs, bool)]
+
+    @property
+    def raw_rewards(self) -> list[NDArray[np.float32]]:
+        """Unclipped rewards of the last step."""
+        return [self._vector.raw_reward]
+
+    def reset(self, seed: int | None = None) -> list[Observation]:
+        """Start every sub-environment anew."""
+        self.present[0][:] = True
+        return [self._vector.reset(seed)]
+
+    def step(self, actions: list[NDArray[np.int64]]) -> list[Step]:
+        """One step of every sub-environment."""
+        step: Step = self._vector.step(actions[0])
+        np.logical_or(step[2], step[3], out=self.present[0])
+        np.logical_not(self.present[0], out=self.present[0])
+        return [step]
+
+    def render(self) -> Any:
+        """The picture of sub-environment 0."""
+        return self._vector.render()
+
+    def close(self) -> None:
+        """Close the sub-environments."""
+        self._vector.close()
+
+
+class FirstAgent:
+    """The first agent's part of a world, as a vector: what TorchRL's collector is shown."""
+
+    def __init__(self, world: Any) -> None:
+        self._world, self.spec, self.num_envs = world, world.specs[0], world.num_envs
+
+    def reset(self, seed: int | None = None) -> Observation:
+        """Start the world anew."""
+        observation: Observation = self._world.reset(seed)[0]
+        return observation
+
+    def close(self) -> None:
+        """Close the world."""
+        self._world.close()

@@ -1,0 +1,34 @@
+"""Grid worlds in which several agents act, stepped many at a time in NumPy: `WORLDS` lists them.
+
+    world = WORLDS["treasurehunt"](num_worlds=64, num_agents=2)
+    observation = world.reset(seed)               # [num_worlds, num_agents, *world.observation_shape]
+    observation, reward = world.step(actions)     # actions int64 [num_worlds, num_agents]; reward float32, likewise
+
+All worlds of a vector are in the same turn; episodes end by turns only, so whoever steps resets when ``world.turn`` is
+``world.max_turns``. World i of a vector that was reset with ``seed`` is the single world that was reset with
+``seed + i``.
+
+A turn: entities first, in row-major order; then all agents observe; then their actions take effect one after another,
+in the order of ``world.agents``, each in what the ones before it have left. `step` is made of that, and to let every
+agent observe just before it acts, as some programs do, one calls the same parts in another order (after ``reset``,
+which begins the first turn):
+
+    for number in range(len(world.agents)):
+        observation = world.observe(number)       # [num_worlds, *world.observation_shape]
+        world.act(number, actions_of(observation))
+    reward = world.reward
+    world.entities_turn()                         # begins the next turn
+
+`envs.worlds.parallel` makes PettingZoo environments of them.
+"""
+
+from __future__ import annotations
+
+from envs.worlds.cleanup import Cleanup
+from envs.worlds.iowa import Iowa
+from envs.worlds.tag import Tag
+from envs.worlds.treasurehunt import TreasureHunt
+
+__all__ = ["WORLDS", "Cleanup", "Iowa", "Tag", "TreasureHunt"]
+
+WORLDS = {"treasurehunt": TreasureHunt, "cleanup": Cleanup, "tag": Tag, "iowa": Iowa}

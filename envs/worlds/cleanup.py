@@ -1,0 +1,308 @@
+"""Cleanup: apples grow while the river is clean, and to clean it one has to leave the apples to the others.
+
+The outer walls included, the top third is river, the bottom third orchard; between them lies sand, with an arm of the
+river, two cells wide, at a third of the width. Three layers: objects, agents, beams.
+
+A turn (`Cleanup.step` is made of the methods in brackets):
+
+1. [entities_turn] in row-major order, so that the river comes first: river cells turn polluted; then, if at most
+   ``pollution_limit`` of the river is, orchard cells grow an apple (also below an agent, who has to come again for it);
+2. [observe] all agents observe;
+3. [act, for each agent in list order] up, down, left, right, clean, zap. A move turns the agent, also where it is
+   blocked; walls and agents block. Entering a cell with an apple takes and pays it. A beam goes to the front for
+   ``beam_reach`` cells, and on both sides for as many, from beside the agent on, hence one less far; each of the three
+   stops at a wall. A clean beam makes polluted cells river at once. Where beams meet the newest lies on top.
+
+A beam lies for one turn, from its agent's action to that agent's next one: everyone sees it once and acts in it once.
+Whoever stands in a zap beam after its own action pays ``zap_cost``. A step returns what is observed in the next turn.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.worlds import grid
+
+KINDS = ("wall", "river", "polluted", "sand", "orchard", "apple", "agent", "clean", "zap")
+WALL, RIVER, POLLUTED, SAND, ORCHARD, APPLE, AGENT, CLEAN, ZAP = range(9)
+ACTIONS = (*grid.MOVES, "clean", "zap")
+POSITION_SCALES = 3
+DOWN = 1  # where agents look at the start
+COLOURS = np.array(
+    [(90, 90, 90), (80, 150, 220), (110, 100, 60), (226, 211, 170), (110, 170, 90), (210, 40, 40), (0, 0, 0)]
+    + [(170, 240, 250), (250, 220, 60)],
+    np.uint8,
+)
+
+
+class Cleanup:
+    """``num_worlds`` worlds in lockstep; world i of a vector is the single world of seed + i.
+
+    Attributes:
+        agents: names, in the order in which they act.
+        num_actions: 6: up, down, left, right, clean, zap.
+        observation_shape: (9 kinds * (2 * radius + 1)^2 + 12,), kind by kind, each a window in row-major order, and the
+            position: sin and cos of pi * 2^k * row / (height - 1) for k = 0, 1, 2, then the same of the column.
+        observation_dtype: ``float32``.
+        objects: kinds wall .. apple, uint8 [num_worlds, height, width], a view that may be written to.
+        facing: where agents look, as a move's number, int64 [num_worlds, num_agents].
+        reward: of the turn so far, float32 [num_worlds, num_agents].
+        turn: number of the current turn; turns before it are over, so that an episode ends when it is ``max_turns``.
+    """
+
+    def __init__(
+        self,
+        num_worlds: int,
+        num_agents: int = 10,
+        height: int = 21,
+        width: int = 31,
+        radius: int = 5,
+        max_turns: int = 100,
+        pollution_probability: float = 0.009,
+        apple_probability: float = 0.002,
+        pollution_limit: float = 0.5,
+        initial_apples: int = 20,
+        beam_reach: int = 3,
+        apple_reward: float = 1.0,
+        zap_cost: float = 1.0,
+    ) -> None:
+        """Makes them, as they are after ``reset(0)``.
+
+        Args:
+            num_worlds: how many.
+            num_agents: in each world.
+            height: rows, the outer walls included.
+            width: columns, the outer walls included.
+            radius: how far an agent sees.
+            max_turns: after which the caller resets.
+            pollution_probability: of a river cell, a turn.
+            apple_probability: of an orchard cell, a turn.
+            pollution_limit: largest polluted share of the river at which apples grow.
+            initial_apples: at the start, on random different orchard cells.
+            beam_reach: cells that a beam reaches ahead.
+            apple_reward: for taking an apple.
+            zap_cost: of standing in a zap beam.
+
+        Raises:
+            EnvError: the settings are impossible.
+        """
+        name = "cleanup"
+        probabilities = {"pollution_probability": pollution_probability, "apple_probability": apple_probability}
+        grid.check(
+            name,
+            num_worlds,
+            num_agents,
+            height,
+            width,
+            radius,
+            max_turns,
+            pollution_limit=pollution_limit,
+            **probabilities,
+        )
+        grid.require(beam_reach >= 0, f"{name}: beam_reach={beam_reach} must not be negative.")
+        grid.require(
+            height >= 6 and width >= 5,
+            f"{name}: {height} x {width} has no room for river, sand and orchard; make it 6 x 5 or more.",
+        )
+        self.num_worlds, self.max_turns = num_worlds, max_turns
+        self.agents = tuple(f"agent_{i}" for i in range(num_agents))
+        self.num_actions = len(ACTIONS)
+        self._geometry = geometry = grid.Geometry(num_worlds, height, width, max(radius, beam_reach))
+        self._window = geometry.window(radius)
+        self.observation_shape = (len(KINDS) * len(self._window) + 4 * POSITION_SCALES,)
+        self.observation_dtype = "float32"
+        self._pollution_probability, self._apple_probability = pollution_probability, apple_probability
+        self._pollution_limit, self._initial_apples = pollution_limit, initial_apples
+        self._apple_reward, self._zap_cost = np.float32(apple_reward), np.float32(zap_cost)
+        self._object_kinds = np.arange(AGENT, dtype=np.uint8)  # all before the agent
+        self._steps = np.append(geometry.steps, [0, 0])  # beams do not move
+        self._rays = _rays(geometry, beam_reach)
+        self._position_code = _position_code(geometry)
+
+        ground = plan(height, width)
+        self._ground = np.pad(ground, geometry.pad, constant_values=WALL).ravel()
+        self._river, self._orchard, self._sand = (geometry.where(ground == kind) for kind in (RIVER, ORCHARD, SAND))
+        grid.require(
+            num_agents <= self._sand.shape[1],
+            f"{name}: {num_agents} agents do not fit on the {self._sand.shape[1]} cells of sand of a {height} x "
+            f"{width} world.",
+        )
+        grid.require(
+            0 <= initial_apples <= self._orchard.shape[1],
+            f"{name}: initial_apples={initial_apples} do not fit on the {self._orchard.shape[1]} orchard cells of a "
+            f"{height} x {width} world.",
+        )
+        self._objects = geometry.layer(WALL, "uint8")
+        self.objects = geometry.inner(self._objects)
+        self._bodies = geometry.layer(0, "uint8")  # 1 where an agent stands
+        self._beams = geometry.layer(0, "uint32")  # 0, or 1 + 2 * agent for its clean, 2 + 2 * agent for its zap beam
+        self.reset(0)
+
+    @property
+    def cells(self) -> NDArray[np.int64]:
+        """Where the agents stand: (row, column) int64 [num_worlds, num_agents, 2]."""
+        return self._geometry.cells(self._positions)
+
+    @property
+    def beams(self) -> NDArray[np.uint8]:
+        """Beams: 0, `CLEAN` or `ZAP`, uint8 [num_worlds, height, width]; a copy."""
+        beams = self._geometry.inner(self._beams)
+        return (CLEAN * (beams % 2) + ZAP * _is_zap(beams)).astype(np.uint8)
+
+    @property
+    def polluted_share(self) -> NDArray[np.float64]:
+        """How much of the river is polluted, float64 [num_worlds]."""
+        return (self._objects[self._river] == POLLUTED).mean(1)
+
+    def reset(self, seed: int) -> NDArray[np.float32]:
+        """Starts an episode in every world: a clean river, some apples, agents on random different cells of the sand.
+
+        Returns:
+            the observation of the first turn, after its entities' turn, float32 [num_worlds, num_agents, *shape].
+        """
+        count = len(self.agents)
+        self._keys = grid.stream_keys(seed, self.num_worlds)
+        self._objects.reshape(self.num_worlds, -1)[:] = self._ground
+        self._bodies[:] = 0
+        self._beams[:] = 0
+        self._positions = grid.draw_distinct(self._keys, 0, self._sand, count)
+        self._bodies[self._positions] = 1
+        self._objects[grid.draw_distinct(self._keys, count, self._orchard, self._initial_apples)] = APPLE
+        self.facing = np.full((self.num_worlds, count), DOWN)
+        self._fired = np.zeros((count, self.num_worlds, self._rays[0].size), np.int64)
+        self.turn = -1
+        self.entities_turn()
+        return self.observe()
+
+    def step(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The actions of a turn, then what is observed in the next.
+
+        Args:
+            actions: int64 [num_worlds, num_agents].
+
+        Returns:
+            (observation float32 [num_worlds, num_agents, *shape], reward float32 [num_worlds, num_agents]), new arrays.
+
+        Raises:
+            EnvError: an action does not exist.
+        """
+        grid.check_actions("cleanup", actions, self.num_actions)
+        for agent in range(len(self.agents)):
+            self.act(agent, actions[:, agent])
+        reward = self.reward
+        self.entities_turn()
+        return self.observe(), reward
+
+    def entities_turn(self) -> None:
+        """Begins the next turn: the river gets dirty, then apples grow."""
+        self.turn += 1
+        self.reward = np.zeros((self.num_worlds, len(self.agents)), np.float32)
+        river, orchard = self._river.shape[1], self._orchard.shape[1]
+        world, cell = grid.successes(self._keys, self.turn, 0, river, self._pollution_probability)
+        self._objects[self._river[world, cell]] = POLLUTED
+        grows = self.polluted_share <= self._pollution_limit
+        # Numbers behind those that the river may use.
+        world, cell = grid.successes(self._keys, self.turn, 2**31, orchard, self._apple_probability)
+        self._objects[self._orchard[world, cell][grows[world]]] = APPLE
+
+    def observe(self, agent: int | None = None) -> NDArray[np.float32]:
+        """What all agents see now, float32 [num_worlds, num_agents, *shape], or one, float32 [num_worlds, *shape]."""
+        positions = self._positions if agent is None else self._positions[:, agent]
+        seen = np.empty((*positions.shape, *self.observation_shape), np.float32)
+        code = 4 * POSITION_SCALES
+        kinds = seen[..., :-code].reshape(*positions.shape, len(KINDS), -1)  # a view: only the last axis is split
+        windows = positions[..., None] + self._window
+        grid.one_hot(self._objects, windows, self._object_kinds, kinds[..., :AGENT, :])
+        kinds[..., AGENT, :] = self._bodies[windows]
+        beams = self._beams[windows]
+        kinds[..., CLEAN, :] = beams % 2
+        kinds[..., ZAP, :] = _is_zap(beams)
+        seen[..., -code:] = self._position_code[positions % self._geometry.size]
+        return seen
+
+    def act(self, agent: int, actions: NDArray[np.int64]) -> None:
+        """One agent's action in each world, int64 [num_worlds]; what it pays is added to ``reward[:, agent]``."""
+        self._end_beams(agent)
+        moves = actions < len(grid.MOVES)
+        self.facing[moves, agent] = actions[moves]
+        shooters = np.flatnonzero(~moves)
+        if len(shooters):
+            self._fire(agent, shooters, actions[shooters] == ACTIONS.index("zap"))
+        position = self._positions[:, agent]
+        target = position + self._steps[actions]
+        free = (self._objects[target] != WALL) & (self._bodies[target] == 0)
+        eats = free & (self._objects[target] == APPLE)
+        self._objects[target[eats]] = ORCHARD
+        position = grid.move(self._bodies, position, target, free, 1)
+        self._positions[:, agent] = position
+        self.reward[:, agent] += self._apple_reward * eats - self._zap_cost * _is_zap(self._beams[position])
+
+    def place(self, cells: NDArray[np.int64]) -> None:
+        """Puts the agents on other cells, (row, column) int64 [num_worlds or 1, num_agents, 2]; for scenes, tests."""
+        self._bodies[self._positions] = 0
+        self._positions = self._geometry.positions(cells)
+        self._bodies[self._positions] = 1
+
+    def render(self, index: int = 0) -> NDArray[np.uint8]:
+        """A picture of one world, rgb uint8 [16 * height, 16 * width, 3]; every agent has a colour of its own."""
+        beams = self.beams[index]
+        colours = COLOURS[np.where(beams > 0, beams, self.objects[index])]
+        row, column = self.cells[index].T
+        colours[row, column] = grid.agent_colours(len(self.agents))
+        return grid.picture(colours, self.cells[index])
+
+    def _end_beams(self, agent: int) -> None:
+        fired = self._fired[agent]
+        beams = self._beams[fired]
+        self._beams[fired[(beams == 1 + 2 * agent) | (beams == 2 + 2 * agent)]] = 0  # not what lies on top by now
+
+    def _fire(self, agent: int, worlds: NDArray[np.int64], zaps: NDArray[np.bool_]) -> None:
+        rays = self._positions[worlds, agent, None, None] + self._rays[self.facing[worlds, agent]]
+        reached = np.logical_and.accumulate(self._objects[rays] != WALL, -1)
+        self._beams[rays[reached]] = np.broadcast_to(1 + 2 * agent + zaps[:, None, None], rays.shape)[reached]
+        cleaned = rays[reached & ~zaps[:, None, None]]
+        self._objects[cleaned[self._objects[cleaned] == POLLUTED]] = RIVER
+        self._fired[agent, worlds] = rays.reshape(len(worlds), -1)
+
+
+def plan(height: int, width: int) -> NDArray[np.uint8]:
+    """What the ground is, kinds uint8 [height, width]: walls, river, sand and orchard."""
+    third, arm = height // 3, width // 3
+    ground = np.full((height, width), SAND, np.uint8)
+    ground[:third] = RIVER
+    ground[third : height - third, arm : arm + 2] = RIVER
+    ground[height - third :] = ORCHARD
+    ground[~grid.walled(height, width)] = WALL
+    return ground
+
+
+def _is_zap(beams: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    return (beams > 0) & (beams % 2 == 0)
+
+
+def _rays(geometry: grid.Geometry, reach: int) -> NDArray[np.int64]:
+    """What leads from an agent to the cells of its beam, int64 [4 directions, 3 rays, reach]."""
+    steps = geometry.steps
+    ahead = np.arange(reach)
+    return np.array(
+        [
+            [step * (ahead + 1), side + step * ahead, -side + step * ahead]
+            for step, side in zip(steps, steps[[2, 2, 0, 0]], strict=True)
+        ]
+    ).reshape(4, 3, reach)
+
+
+def _position_code(geometry: grid.Geometry) -> NDArray[np.float32]:
+    """The code of every cell of a world, float32 [geometry.size, 12]; zero in the padding."""
+    axes = []
+    for axis, length in enumerate((geometry.height, geometry.width)):
+        place = np.arange(length) / (length - 1)
+        # Half a wave over the whole axis, so that it tells every cell; then one and two waves.
+        angles = np.pi * 2.0 ** np.arange(POSITION_SCALES) * place[:, None]
+        code = np.concatenate([np.sin(angles), np.cos(angles)], 1)
+        axes.append(np.expand_dims(code, 1 - axis))
+    shape = (geometry.height, geometry.width, 2 * POSITION_SCALES)
+    codes = np.concatenate([np.broadcast_to(axis, shape) for axis in axes], -1)
+    pad = geometry.pad
+    return np.pad(codes, ((pad, pad), (pad, pad), (0, 0))).reshape(geometry.size, -1).astype(np.float32)

@@ -1,0 +1,288 @@
+"""What the worlds share: padded grids of kinds, windows, moves, random numbers of many worlds at a time, pictures.
+
+A layer is a flat array that holds the cells of all worlds one after the other, each world with ``pad`` cells around it;
+a position is an index into it, so that nothing here is done world by world. `Geometry` knows the way from (row, column)
+to positions and back.
+
+Random numbers come from one stream for each world, evaluated at any index instead of drawn in turn (`uniforms`): world
+i of a vector that is seeded with ``seed`` is, number for number, the single world seeded with ``seed + i``. A NumPy
+generator for each world would cost a Python call for each world and turn.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.spec import EnvError
+
+Positions = NDArray[np.int64]
+Keys = NDArray[np.uint64]
+
+MOVES = ("up", "down", "left", "right")  # the first actions of every world, in this order
+CELL_PIXELS = 16  # side of a cell in a picture; video encoders like multiples of 16
+
+_GOLDEN, _MIX_1, _MIX_2 = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where the cells of ``num_worlds`` worlds of ``height`` x ``width`` lie in a flat layer.
+
+    Args:
+        num_worlds: how many worlds lie one after the other.
+        height: rows of a world, its outer walls included.
+        width: columns of a world, its outer walls included.
+        pad: cells around each world, so that a window or a beam at its border stays within the array.
+    """
+
+    num_worlds: int
+    height: int
+    width: int
+    pad: int
+
+    @property
+    def stride(self) -> int:
+        """Distance of two cells one above the other."""
+        return self.width + 2 * self.pad
+
+    @property
+    def size(self) -> int:
+        """Cells of a world with its padding."""
+        return (self.height + 2 * self.pad) * self.stride
+
+    @property
+    def steps(self) -> Positions:
+        """What `MOVES` add to a position, int64 [4]."""
+        return np.array([-self.stride, self.stride, -1, 1])
+
+    def layer(self, fill: int, dtype: str) -> NDArray[Any]:
+        """A flat layer [num_worlds * size] full of ``fill``."""
+        return np.full(self.num_worlds * self.size, fill, dtype)
+
+    def inner(self, layer: NDArray[Any]) -> NDArray[Any]:
+        """The same layer without padding, a view [num_worlds, height, width]."""
+        pad = self.pad
+        whole = layer.reshape(self.num_worlds, self.height + 2 * pad, self.stride)
+        return whole[:, pad : pad + self.height, pad : pad + self.width]
+
+    def positions(self, cells: NDArray[np.int64]) -> Positions:
+        """Positions int64 [num_worlds, ...] of cells (row, column) int64 [num_worlds or 1, ..., 2]."""
+        within = (cells[..., 0] + self.pad) * self.stride + cells[..., 1] + self.pad
+        first = np.arange(self.num_worlds) * self.size
+        return first.reshape(-1, *[1] * (within.ndim - 1)) + within
+
+    def cells(self, positions: Positions) -> NDArray[np.int64]:
+        """Cells (row, column) int64 [..., 2] of positions int64 [...]."""
+        row, column = np.divmod(positions % self.size, self.stride)
+        return np.stack([row - self.pad, column - self.pad], -1)
+
+    def where(self, mask: NDArray[np.bool_]) -> Positions:
+        """Positions int64 [num_worlds, C] of the C cells of a bool mask [height, width], in row-major order."""
+        return self.positions(np.argwhere(mask)[None])
+
+    def window(self, radius: int) -> Positions:
+        """What leads from a position to its window's (2r+1)^2 cells in row-major order, int64 [(2r+1)^2]."""
+        side = np.arange(-radius, radius + 1)
+        return (side[:, None] * self.stride + side).ravel()
+
+
+def walled(height: int, width: int) -> NDArray[np.bool_]:
+    """Which cells are within the outer walls, bool [height, width]."""
+    free = np.zeros((height, width), bool)
+    free[1:-1, 1:-1] = True
+    return free
+
+
+def require(holds: bool, sentence: str) -> None:
+    """Refuse impossible settings.
+
+    Raises:
+        EnvError: ``sentence``, when it does not hold.
+    """
+    if not holds:
+        raise EnvError(sentence)
+
+
+def check(
+    name: str, num_worlds: int, num_agents: int, height: int, width: int, radius: int, max_turns: int, **shares: float
+) -> None:
+    """Refuse what no world can be made of.
+
+    Args:
+        name: the world's.
+        num_worlds: at least 1.
+        num_agents: at least 1.
+        height: at least 3: two walls and a row between them.
+        width: as ``height``.
+        radius: at least 0.
+        max_turns: at least 1.
+        shares: probabilities and shares by name, each from 0 to 1.
+
+    Raises:
+        EnvError: in one sentence.
+    """
+    require(min(num_worlds, num_agents, max_turns) >= 1, f"{name}: num_worlds, num_agents and max_turns start at 1.")
+    require(min(height, width) >= 3, f"{name}: {height} x {width} has no cell within its walls; make it 3 x 3 or more.")
+    require(radius >= 0, f"{name}: radius={radius} must not be negative.")
+    for key, value in shares.items():
+        require(0 <= value <= 1, f"{name}: {key}={value} must lie between 0 and 1.")
+
+
+def check_actions(name: str, actions: NDArray[np.int64], num_actions: int) -> None:
+    """Refuse actions that do not exist.
+
+    Raises:
+        EnvError: in one sentence.
+    """
+    # A negative index would be taken from the table's end without a word.
+    if actions.min() < 0 or actions.max() >= num_actions:
+        wrong = actions[(actions < 0) | (actions >= num_actions)][0]
+        raise EnvError(f"{name}: action {wrong} does not exist; actions are 0 to {num_actions - 1}.")
+
+
+# Random numbers
+
+
+def stream_keys(seed: int, num_worlds: int) -> Keys:
+    """The keys of the streams ``seed``, ``seed + 1``, ..., uint64 [num_worlds]."""
+    # Mixed, as the streams of near keys would be near each other.
+    return _mixed(np.arange(num_worlds, dtype=np.uint64) + np.uint64(seed % 2**64))
+
+
+def numbers(turn: int, first: int, count: int) -> Keys:
+    """Indices uint64 [count] of the random numbers ``first``, ``first + 1``, ... of a turn; turn -1 is the reset."""
+    return np.arange(count, dtype=np.uint64) + np.uint64(((turn + 1) << 32) + first)
+
+
+def uniforms(keys: Keys, index: Keys) -> NDArray[np.float64]:
+    """The numbers from [0, 1) at an index of each stream; keys and indices broadcast.
+
+    This is SplitMix64 (Steele, Lea, Flood 2014), whose n-th number needs none of those before it.
+    """
+    return (_mixed(keys + index * _GOLDEN) >> np.uint64(11)) * 2.0**-53
+
+
+def _mixed(z: Keys) -> Keys:
+    z = z + _GOLDEN
+    z = (z ^ (z >> np.uint64(30))) * _MIX_1
+    z = (z ^ (z >> np.uint64(27))) * _MIX_2
+    return z ^ (z >> np.uint64(31))
+
+
+def successes(keys: Keys, turn: int, first: int, trials: int, probability: float) -> tuple[Positions, Positions]:
+    """Which of ``trials`` independent trials of each world succeed.
+
+    Args:
+        keys: of the streams, uint64 [num_worlds].
+        turn: whose random numbers are used.
+        first: the first of them; at most ``trials + 1`` beyond it, and a block's rounding, are used.
+        trials: how many each world has.
+        probability: of each trial.
+
+    Returns:
+        (world int64 [M], trial int64 [M]) of the M successes, world by world and in rising order.
+    """
+    if probability <= 0:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    # From success to success: failures between two are geometric, and only a few of many trials succeed.
+    expected = trials * probability
+    block = min(trials + 1, int(expected + 5 * math.sqrt(expected)) + 2)
+    reached = np.full((len(keys), 1), -1)
+    found: list[NDArray[np.int64]] = []
+    while reached.min() < trials:
+        u = uniforms(keys[:, None], numbers(turn, first + block * len(found), block))
+        if probability >= 1:
+            failures = np.zeros(u.shape, np.int64)
+        else:
+            failures = np.minimum(np.log1p(-u) / math.log1p(-probability), trials).astype(np.int64)
+        found.append(reached + np.cumsum(failures + 1, 1))
+        reached = found[-1][:, -1:]
+    trial = found[0] if len(found) == 1 else np.concatenate(found, 1)
+    world, column = np.nonzero(trial < trials)
+    return world, trial[world, column]
+
+
+def draw_distinct(keys: Keys, first: int, candidates: Positions, count: int) -> Positions:
+    """Draws ``count`` different ones of each world's candidates, every choice and order being equally likely.
+
+    Args:
+        keys: of the streams, uint64 [num_worlds].
+        first: the first of ``count`` random numbers of the reset.
+        candidates: int64 [num_worlds, C].
+        count: at most C.
+
+    Returns:
+        int64 [num_worlds, count].
+    """
+    left = candidates.copy()
+    u = uniforms(keys[:, None], numbers(-1, first, count))
+    world = np.arange(len(left))
+    for i in range(count):  # Fisher and Yates, stopped after the first ``count``
+        drawn = i + (u[:, i] * (left.shape[1] - i)).astype(np.int64)
+        left[world, drawn], left[:, i] = left[:, i].copy(), left[world, drawn]
+    return left[:, :count]
+
+
+# Turns
+
+
+def move(
+    layer: NDArray[np.uint8], position: Positions, target: Positions, free: NDArray[np.bool_], mark: Any
+) -> Positions:
+    """Moves one agent of each world; what the agent's layer held in the cell that it enters is gone.
+
+    Args:
+        layer: the agents' layer; 0 is an empty cell.
+        position: where the agent stands, int64 [num_worlds].
+        target: where it wants to, int64 [num_worlds].
+        free: whether it can, bool [num_worlds]; else it stays.
+        mark: the agent's kind, a number or uint8 [num_worlds].
+
+    Returns:
+        where it stands now, int64 [num_worlds].
+    """
+    new = np.where(free, target, position)
+    layer[position] = 0
+    layer[new] = mark
+    return new
+
+
+def one_hot(layer: NDArray[np.uint8], windows: Positions, kinds: NDArray[np.uint8], out: NDArray[Any]) -> None:
+    """Writes which kind lies in which cell of windows.
+
+    Args:
+        layer: of kinds.
+        windows: positions int64 [..., cells].
+        kinds: uint8 [kinds]; others are shown nowhere.
+        out: [..., kinds, cells].
+    """
+    np.equal(layer[windows][..., None, :], kinds[:, None], out=out)
+
+
+# Pictures
+
+
+def agent_colours(num_agents: int) -> NDArray[np.uint8]:
+    """Colours that differ, uint8 [num_agents, 3], blue first."""
+    hues = (0.6 + np.arange(num_agents) * 0.618034) % 1  # the golden ratio: near numbers get far hues
+    return np.array([[round(255 * x) for x in colorsys.hsv_to_rgb(hue, 0.75, 0.95)] for hue in hues], np.uint8)
+
+
+def picture(colours: NDArray[np.uint8], framed: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """A picture uint8 [16 * height, 16 * width, 3].
+
+    Args:
+        colours: of the cells, uint8 [height, width, 3].
+        framed: cells (row, column) int64 [N, 2] that get a black frame: the agents'.
+    """
+    drawn = colours.repeat(CELL_PIXELS, 0).repeat(CELL_PIXELS, 1)
+    for row, column in framed * CELL_PIXELS:
+        cell = drawn[row : row + CELL_PIXELS, column : column + CELL_PIXELS]
+        cell[:2] = cell[-2:] = cell[:, :2] = cell[:, -2:] = 0
+    return drawn

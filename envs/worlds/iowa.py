@@ -1,0 +1,187 @@
+"""Iowa: agents walk about and turn over cards of four decks; two pay more at once and lose in the long run.
+
+A turn (`Iowa.step` is made of the methods in brackets):
+
+1. [entities_turn] every empty cell becomes a deck A, B, C or D, evenly, with ``spawn_probability``;
+2. [observe] all agents observe;
+3. [act, for each agent in list order] up, down, left, right. Walls and agents block; entering any other cell takes the
+   deck that lies there and pays its value. An action sees what the actions before it have changed.
+
+A step returns what is observed in the next turn: 3, then 1 and 2 of that turn.
+
+A deck's value is redrawn every turn: its gain, less its loss with its probability, plus a bonus. As nobody sees it and
+a deck is taken once, it is drawn here when the deck is taken, which is the same. With the defaults A and B give -0.15
+in the mean, C and D 0.35.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.worlds import grid
+
+KINDS = ("empty", "wall", "deck_a", "deck_b", "deck_c", "deck_d", "agent")
+EMPTY, WALL, DECK_A, DECK_B, DECK_C, DECK_D, AGENT = range(7)
+# (gain, probability of the loss, loss) of the decks A to D.
+DECKS = ((1.0, 0.5, 2.5), (1.0, 0.1, 12.5), (0.5, 0.5, 0.5), (0.5, 0.1, 2.5))
+COLOURS = np.array(
+    [(226, 211, 170), (90, 90, 90), (210, 60, 50), (240, 150, 40), (70, 170, 80), (150, 90, 200), (0, 0, 0)], np.uint8
+)
+
+
+class Iowa:
+    """``num_worlds`` worlds in lockstep; world i of a vector is the single world of seed + i.
+
+    Attributes:
+        agents: names, in the order in which they act.
+        num_actions: 4: up, down, left, right.
+        observation_shape: (7 kinds * (2 * radius + 1)^2,), kind by kind, each a window in row-major order.
+        observation_dtype: ``bool``.
+        grid: kinds, uint8 [num_worlds, height, width], a view that may be written to (`place` sets agents).
+        reward: of the turn so far, float32 [num_worlds, num_agents].
+        turn: number of the current turn; turns before it are over, so that an episode ends when it is ``max_turns``.
+    """
+
+    def __init__(
+        self,
+        num_worlds: int,
+        num_agents: int = 2,
+        height: int = 20,
+        width: int = 20,
+        radius: int = 2,
+        max_turns: int = 100,
+        spawn_probability: float = 0.01,
+        decks: Sequence[Sequence[float]] = DECKS,
+        bonus: float = 0.1,
+        wall_reward: float = 0.0,
+    ) -> None:
+        """Makes them, as they are after ``reset(0)``.
+
+        Args:
+            num_worlds: how many.
+            num_agents: in each world.
+            height: rows, the outer walls included.
+            width: columns, the outer walls included.
+            radius: how far an agent sees.
+            max_turns: after which the caller resets.
+            spawn_probability: of an empty cell, a turn.
+            decks: (gain, probability of the loss, loss) of A, B, C and D.
+            bonus: added to every card.
+            wall_reward: for bumping into a wall.
+
+        Raises:
+            EnvError: the settings are impossible.
+        """
+        name = "iowa"
+        grid.check(name, num_worlds, num_agents, height, width, radius, max_turns, spawn_probability=spawn_probability)
+        grid.require(
+            len(decks) == 4 and all(len(deck) == 3 and 0 <= deck[1] <= 1 for deck in decks),
+            f"{name}: decks={decks} must be four times (gain, probability of the loss, loss).",
+        )
+        self.num_worlds, self.max_turns = num_worlds, max_turns
+        self.agents = tuple(f"agent_{i}" for i in range(num_agents))
+        self.num_actions = len(grid.MOVES)
+        self._geometry = geometry = grid.Geometry(num_worlds, height, width, radius)
+        self._window = geometry.window(radius)
+        self.observation_shape = (len(KINDS) * len(self._window),)
+        self.observation_dtype = "bool"
+        self._spawn_probability = spawn_probability
+        # By kind: nothing lies on an empty cell, nothing is lost at a wall but its price.
+        self._gain = np.zeros(len(KINDS), np.float32)
+        self._loss, self._risk = np.zeros(len(KINDS), np.float32), np.zeros(len(KINDS))
+        self._gain[WALL] = wall_reward
+        for kind, (gain, risk, loss) in zip((DECK_A, DECK_B, DECK_C, DECK_D), decks, strict=True):
+            self._gain[kind], self._risk[kind], self._loss[kind] = gain + bonus, risk, loss
+        self._passable = np.array([kind not in ("wall", "agent") for kind in KINDS])
+        self._kinds = np.arange(len(KINDS), dtype=np.uint8)
+        self._steps = geometry.steps
+        self._free = geometry.where(grid.walled(height, width))  # int64 [num_worlds, cells within the walls]
+        grid.require(
+            num_agents <= self._free.shape[1],
+            f"{name}: {num_agents} agents do not fit within the walls of {height} x {width} cells.",
+        )
+        self._layer = geometry.layer(WALL, "uint8")
+        self.grid = geometry.inner(self._layer)
+        self.reset(0)
+
+    @property
+    def cells(self) -> NDArray[np.int64]:
+        """Where the agents stand: (row, column) int64 [num_worlds, num_agents, 2]."""
+        return self._geometry.cells(self._positions)
+
+    def reset(self, seed: int) -> NDArray[np.bool_]:
+        """Starts an episode in every world: no decks, agents stand on random different cells.
+
+        Returns:
+            the observation of the first turn, after its entities' turn, bool [num_worlds, num_agents, *shape].
+        """
+        self._keys = grid.stream_keys(seed, self.num_worlds)
+        self._layer[self._free] = EMPTY
+        self._positions = grid.draw_distinct(self._keys, 0, self._free, len(self.agents))
+        self._layer[self._positions] = AGENT
+        self.turn = -1
+        self.entities_turn()
+        return self.observe()
+
+    def step(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """The actions of a turn, then what is observed in the next.
+
+        Args:
+            actions: int64 [num_worlds, num_agents].
+
+        Returns:
+            (observation bool [num_worlds, num_agents, *shape], reward float32 [num_worlds, num_agents]), new arrays.
+
+        Raises:
+            EnvError: an action does not exist.
+        """
+        grid.check_actions("iowa", actions, self.num_actions)
+        for agent in range(len(self.agents)):
+            self.act(agent, actions[:, agent])
+        reward = self.reward
+        self.entities_turn()
+        return self.observe(), reward
+
+    def entities_turn(self) -> None:
+        """Begins the next turn: decks appear on empty cells."""
+        self.turn += 1
+        self.reward = np.zeros((self.num_worlds, len(self.agents)), np.float32)
+        world, cell = grid.successes(self._keys, self.turn, 0, self._free.shape[1], self._spawn_probability)
+        position = self._free[world, cell]
+        empty = self._layer[position] == EMPTY
+        world, cell, position = world[empty], cell[empty], position[empty]
+        # Numbers behind those that `successes` may use; `act` has those behind these.
+        u = grid.uniforms(self._keys[world], cell.astype(np.uint64) + grid.numbers(self.turn, 2**31, 1))
+        self._layer[position] = DECK_A + (4 * u).astype(np.uint8)
+
+    def observe(self, agent: int | None = None) -> NDArray[np.bool_]:
+        """What all agents see now, bool [num_worlds, num_agents, *shape], or one, bool [num_worlds, *shape]."""
+        positions = self._positions if agent is None else self._positions[:, agent]
+        seen = np.empty((*positions.shape, len(KINDS), len(self._window)), bool)
+        grid.one_hot(self._layer, positions[..., None] + self._window, self._kinds, seen)
+        return seen.reshape(*positions.shape, -1)
+
+    def act(self, agent: int, actions: NDArray[np.int64]) -> None:
+        """One agent's action in each world, int64 [num_worlds]; what it pays is added to ``reward[:, agent]``."""
+        position = self._positions[:, agent]
+        target = position + self._steps[actions]
+        found = self._layer[target]
+        lost = grid.uniforms(self._keys, grid.numbers(self.turn, 2**31 + 2**30 + agent, 1)) < self._risk[found]
+        self.reward[:, agent] += self._gain[found] - self._loss[found] * lost
+        self._positions[:, agent] = grid.move(self._layer, position, target, self._passable[found], AGENT)
+
+    def place(self, cells: NDArray[np.int64]) -> None:
+        """Puts the agents on other cells, (row, column) int64 [num_worlds or 1, num_agents, 2]; for scenes, tests."""
+        self._layer[self._positions] = EMPTY
+        self._positions = self._geometry.positions(cells)
+        self._layer[self._positions] = AGENT
+
+    def render(self, index: int = 0) -> NDArray[np.uint8]:
+        """A picture of one world, rgb uint8 [16 * height, 16 * width, 3]; every agent has a colour of its own."""
+        colours = COLOURS[self.grid[index]]
+        row, column = self.cells[index].T
+        colours[row, column] = grid.agent_colours(len(self.agents))
+        return grid.picture(colours, self.cells[index])

@@ -1,0 +1,169 @@
+"""Treasurehunt: agents walk about and gather what appears; gems and food pay, bones and walls cost.
+
+A turn (`TreasureHunt.step` is made of the methods in brackets):
+
+1. [entities_turn] every empty cell becomes a gem, food or a bone, evenly, with ``spawn_probability``;
+2. [observe] all agents observe;
+3. [act, for each agent in list order] up, down, left, right. Walls (which cost) and agents block; entering any other
+   cell takes what lies there and pays its value. An action sees what the actions before it have changed.
+
+A step returns what is observed in the next turn: 3, then 1 and 2 of that turn.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.worlds import grid
+
+KINDS = ("empty", "wall", "gem", "food", "bone", "agent")
+EMPTY, WALL, GEM, FOOD, BONE, AGENT = range(6)
+COLOURS = np.array([(226, 211, 170), (90, 90, 90), (60, 200, 220), (90, 180, 60), (250, 250, 245), (0, 0, 0)], np.uint8)
+
+
+class TreasureHunt:
+    """``num_worlds`` worlds in lockstep; world i of a vector is the single world of seed + i.
+
+    Attributes:
+        agents: names, in the order in which they act.
+        num_actions: 4: up, down, left, right.
+        observation_shape: (6 kinds * (2 * radius + 1)^2,), kind by kind, each a window in row-major order.
+        observation_dtype: ``bool``.
+        grid: kinds, uint8 [num_worlds, height, width], a view that may be written to (`place` sets agents).
+        reward: of the turn so far, float32 [num_worlds, num_agents].
+        turn: number of the current turn; turns before it are over, so that an episode ends when it is ``max_turns``.
+    """
+
+    def __init__(
+        self,
+        num_worlds: int,
+        num_agents: int = 2,
+        height: int = 21,
+        width: int = 21,
+        radius: int = 2,
+        max_turns: int = 100,
+        spawn_probability: float = 0.005,
+        gem_reward: float = 10.0,
+        food_reward: float = 5.0,
+        bone_reward: float = -10.0,
+        wall_reward: float = -1.0,
+    ) -> None:
+        """Makes them, as they are after ``reset(0)``.
+
+        Args:
+            num_worlds: how many.
+            num_agents: in each world.
+            height: rows, the outer walls included.
+            width: columns, the outer walls included.
+            radius: how far an agent sees.
+            max_turns: after which the caller resets.
+            spawn_probability: of an empty cell, a turn.
+            gem_reward: for taking a gem.
+            food_reward: for taking food.
+            bone_reward: for taking a bone.
+            wall_reward: for bumping into a wall.
+
+        Raises:
+            EnvError: the settings are impossible.
+        """
+        name = "treasurehunt"
+        grid.check(name, num_worlds, num_agents, height, width, radius, max_turns, spawn_probability=spawn_probability)
+        self.num_worlds, self.max_turns = num_worlds, max_turns
+        self.agents = tuple(f"agent_{i}" for i in range(num_agents))
+        self.num_actions = len(grid.MOVES)
+        self._geometry = geometry = grid.Geometry(num_worlds, height, width, radius)
+        self._window = geometry.window(radius)
+        self.observation_shape = (len(KINDS) * len(self._window),)
+        self.observation_dtype = "bool"
+        self._spawn_probability = spawn_probability
+        self._values = np.array([0, wall_reward, gem_reward, food_reward, bone_reward, 0], np.float32)
+        self._passable = np.array([kind not in ("wall", "agent") for kind in KINDS])
+        self._kinds = np.arange(len(KINDS), dtype=np.uint8)
+        self._steps = geometry.steps
+        self._free = geometry.where(grid.walled(height, width))  # int64 [num_worlds, cells within the walls]
+        grid.require(
+            num_agents <= self._free.shape[1],
+            f"{name}: {num_agents} agents do not fit within the walls of {height} x {width} cells.",
+        )
+        self._layer = geometry.layer(WALL, "uint8")
+        self.grid = geometry.inner(self._layer)
+        self.reset(0)
+
+    @property
+    def cells(self) -> NDArray[np.int64]:
+        """Where the agents stand: (row, column) int64 [num_worlds, num_agents, 2]."""
+        return self._geometry.cells(self._positions)
+
+    def reset(self, seed: int) -> NDArray[np.bool_]:
+        """Starts an episode in every world: nothing lies about, agents stand on random different cells.
+
+        Returns:
+            the observation of the first turn, after its entities' turn, bool [num_worlds, num_agents, *shape].
+        """
+        self._keys = grid.stream_keys(seed, self.num_worlds)
+        self._layer[self._free] = EMPTY
+        self._positions = grid.draw_distinct(self._keys, 0, self._free, len(self.agents))
+        self._layer[self._positions] = AGENT
+        self.turn = -1
+        self.entities_turn()
+        return self.observe()
+
+    def step(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """The actions of a turn, then what is observed in the next.
+
+        Args:
+            actions: int64 [num_worlds, num_agents].
+
+        Returns:
+            (observation bool [num_worlds, num_agents, *shape], reward float32 [num_worlds, num_agents]), new arrays.
+
+        Raises:
+            EnvError: an action does not exist.
+        """
+        grid.check_actions("treasurehunt", actions, self.num_actions)
+        for agent in range(len(self.agents)):
+            self.act(agent, actions[:, agent])
+        reward = self.reward
+        self.entities_turn()
+        return self.observe(), reward
+
+    def entities_turn(self) -> None:
+        """Begins the next turn: things appear on empty cells."""
+        self.turn += 1
+        self.reward = np.zeros((self.num_worlds, len(self.agents)), np.float32)
+        world, cell = grid.successes(self._keys, self.turn, 0, self._free.shape[1], self._spawn_probability)
+        position = self._free[world, cell]
+        empty = self._layer[position] == EMPTY
+        world, cell, position = world[empty], cell[empty], position[empty]
+        # Numbers behind those that `successes` may use.
+        u = grid.uniforms(self._keys[world], cell.astype(np.uint64) + grid.numbers(self.turn, 2**31, 1))
+        self._layer[position] = GEM + (3 * u).astype(np.uint8)
+
+    def observe(self, agent: int | None = None) -> NDArray[np.bool_]:
+        """What all agents see now, bool [num_worlds, num_agents, *shape], or one, bool [num_worlds, *shape]."""
+        positions = self._positions if agent is None else self._positions[:, agent]
+        seen = np.empty((*positions.shape, len(KINDS), len(self._window)), bool)
+        grid.one_hot(self._layer, positions[..., None] + self._window, self._kinds, seen)
+        return seen.reshape(*positions.shape, -1)
+
+    def act(self, agent: int, actions: NDArray[np.int64]) -> None:
+        """One agent's action in each world, int64 [num_worlds]; what it pays is added to ``reward[:, agent]``."""
+        position = self._positions[:, agent]
+        target = position + self._steps[actions]
+        found = self._layer[target]
+        self.reward[:, agent] += self._values[found]
+        self._positions[:, agent] = grid.move(self._layer, position, target, self._passable[found], AGENT)
+
+    def place(self, cells: NDArray[np.int64]) -> None:
+        """Puts the agents on other cells, (row, column) int64 [num_worlds or 1, num_agents, 2]; for scenes, tests."""
+        self._layer[self._positions] = EMPTY
+        self._positions = self._geometry.positions(cells)
+        self._layer[self._positions] = AGENT
+
+    def render(self, index: int = 0) -> NDArray[np.uint8]:
+        """A picture of one world, rgb uint8 [16 * height, 16 * width, 3]; every agent has a colour of its own."""
+        colours = COLOURS[self.grid[index]]
+        row, column = self.cells[index].T
+        colours[row, column] = grid.agent_colours(len(self.agents))
+        return grid.picture(colours, self.cells[index])

@@ -1,0 +1,170 @@
+"""The agents of a run: each has its own configuration, streams, board, weights and storage; nothing is shared.
+
+A run of one agent is a run of N agents with N = 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensordict import TensorDict
+from torchrl.data import LazyMemmapStorage
+from torchrl.modules import QValueActor
+
+from envs import EnvSpec
+from trainer.algorithms import ALGORITHMS
+from trainer.boards import AgentBoard, WeightsBoard, ordered_leaves
+from trainer.config import Config, ConfigError, config_keys, first_line, nearest, schema
+from trainer.replay import StreamLayout, layout, open_storage
+
+AGENT_SEEDS = 7_919  # between the seeds of two agents
+OWN = ("algorithm", "learner", "replay", "collector", "schedule")  # sections that an agent may have its own values of
+
+
+@dataclass(frozen=True)
+class AgentPlan:
+    """All that an agent's parts are built from, in any process; crosses a process border once, at the start.
+
+    Args:
+        name: as the world calls it.
+        number: its place among the agents, from 0.
+        config: the run's, with the agent's own values.
+        spec: what it sees and does.
+        streams: the layout of its replay.
+        board: what its collectors and its learner count.
+        weights: from its learner to its collectors.
+        storage: of its replay.
+        folder: where its checkpoints go.
+        seed: of its network and of its draws.
+    """
+
+    name: str
+    number: int
+    config: Config
+    spec: EnvSpec
+    streams: StreamLayout
+    board: AgentBoard
+    weights: WeightsBoard
+    storage: LazyMemmapStorage
+    folder: Path
+    seed: int
+
+
+def plan_agents(config: Config, world: Sequence[tuple[str, EnvSpec]], run_dir: Path, scratch: Path) -> list[AgentPlan]:
+    """A plan for each agent of a world, with empty boards and an empty replay in ``scratch``.
+
+    Raises:
+        ConfigError: ``agents.overrides`` names an agent or a key that there is not.
+    """
+    names = [name for name, _ in world]
+    for name in config.agents.overrides:
+        if name not in names:
+            raise ConfigError(f"agents.overrides.{name} names no agent of {config.env.id}: it has {', '.join(names)}")
+    alone = len(world) == 1
+    plans = []
+    for number, (name, spec) in enumerate(world):
+        own = own_config(config, name)
+        streams = streams_of(own)
+        folder = scratch if alone else scratch / name
+        folder.mkdir(parents=True, exist_ok=True)
+        plans.append(
+            AgentPlan(
+                name=name,
+                number=number,
+                config=own,
+                spec=spec,
+                streams=streams,
+                board=AgentBoard(streams.num_workers, streams.num_streams),
+                weights=WeightsBoard(numel(own, spec)),
+                storage=open_storage(spec, streams, folder, wants_values(own)),
+                folder=run_dir / "checkpoints" if alone else run_dir / "agents" / name / "checkpoints",
+                seed=config.seed + number * AGENT_SEEDS,
+            )
+        )
+    return plans
+
+
+def own_config(config: Config, name: str) -> Config:
+    """The run's configuration with the values of ``agents.overrides.<name>``, as ``learner.learning_rate``.
+
+    Raises:
+        ConfigError: a key that an agent cannot have of its own, or a value of another type.
+    """
+    changed: dict[str, dict[str, Any]] = {}
+    keys = {key: value for key, value in config_keys(config).items() if key.partition(".")[0] in OWN}
+    for key, value in flat_keys(config.agents.overrides.get(name, {})).items():
+        if key not in keys:
+            raise ConfigError(
+                f"agents.overrides.{name}.{key} is no key of an agent; the nearest is "
+                f"agents.overrides.{name}.{nearest(key, keys)}"
+            )
+        section, _, leaf = key.partition(".")
+        changed.setdefault(section, {})[leaf] = check_type(key, value)
+    sections = {section: dataclasses.replace(getattr(config, section), **values) for section, values in changed.items()}
+    return dataclasses.replace(config, **sections)
+
+
+def flat_keys(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """``{"learner": {"batch_size": 32}}`` to ``{"learner.batch_size": 32}``."""
+    found: dict[str, Any] = {}
+    for key, value in nested.items():
+        if isinstance(value, dict):
+            found |= flat_keys(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def check_type(key: str, value: Any) -> Any:
+    """The value as its key's type takes it.
+
+    Raises:
+        ConfigError: it does not fit.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    node = schema()
+    try:
+        OmegaConf.update(node, key, value, merge=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"agents.overrides: {key}={value} does not fit: {first_line(error)}") from error
+    section, _, leaf = key.partition(".")
+    return getattr(OmegaConf.to_object(node[section]), leaf)
+
+
+def streams_of(config: Config) -> StreamLayout:
+    """The layout of an agent's replay."""
+    assert config.collector.num_workers is not None  # `config` is resolved
+    return layout(config.replay.capacity_frames, config.collector.num_workers, config.collector.envs_per_worker)
+
+
+def wants_values(config: Config) -> bool:
+    """Whether collectors store the values that they act by, for first priorities."""
+    return config.algorithm.prioritized and config.replay.initial_priority == "collector"
+
+
+def numel(config: Config, spec: EnvSpec) -> int:
+    """Number of float32 values of an agent's weights."""
+    return sum(leaf.numel() for leaf in ordered_leaves(TensorDict.from_module(make_policy(config, spec))))
+
+
+def make_policy(config: Config, spec: EnvSpec) -> QValueActor:
+    """The actor that a worker acts by, on the CPU, with weights to be replaced by the board's."""
+    return ALGORITHMS[config.algorithm.name](config.algorithm, config.learner, spec).policy
+
+
+def shape_key(plan: AgentPlan) -> tuple:
+    """Equal for agents whose networks may be stacked for acting: the same inputs, layers and outputs."""
+    return plan.spec.leaves, plan.spec.num_actions, plan.spec.has_mask, repr(plan.config.algorithm)
+
+
+def update_key(plan: AgentPlan) -> tuple:
+    """Equal for agents whose updates may be stacked."""
+    learner = plan.config.learner
+    same = (learner.batch_size, learner.max_grad_norm, learner.precision, learner.execution, learner.device)
+    return *shape_key(plan), *same
