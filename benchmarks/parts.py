@@ -21,6 +21,7 @@ from trainer.agents import streams_of
 from trainer.compose import load
 from trainer.config import Config, to_dict
 from trainer.loggers import RunInfo, open_loggers
+from trainer.resources import keep_freed_memory
 from trainer.signals import Stopped, StopSignals
 from trainer.system import System, build, choose_device
 from trainer.train import _train
@@ -50,8 +51,8 @@ def config(*arguments: str) -> Config:
 @contextlib.contextmanager
 def opened(config: Config) -> Iterator[System]:
     """A run's parts as ``trainer.train.train`` makes them, in a temporary folder; collectors wait for a limit."""
+    keep_freed_memory()
     torch.set_num_threads(config.learner.num_threads)
-    torch.manual_seed(config.seed)
     world, device = envs.describe_world(config.env), choose_device(config.learner.device)
     top = Path(tempfile.mkdtemp(prefix="benchmark-"))
     loggers = None

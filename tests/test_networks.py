@@ -115,6 +115,7 @@ def test_floats_of_an_image_are_not_scaled():
         ((35, 84), "auto", (16,), 16 * 33 * 82),
         ((10, 10), "auto", (16,), 16 * 8 * 8),  # MinAtar: 1024 features
         ((84, 84), "small", (16,), 16 * 82 * 82),
+        ((84, 84), "efficient", (32, 64), 64 * 3 * 3),  # van Hasselt et al. 2019: 576 features
     ],
 )
 def test_the_encoder_follows_the_image_size(shape, cnn, filters, features):

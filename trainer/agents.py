@@ -158,6 +158,11 @@ def make_policy(config: Config, spec: EnvSpec) -> QValueActor:
     return ALGORITHMS[config.algorithm.name](config.algorithm, config.learner, spec).policy
 
 
+def model_id(plan: AgentPlan) -> str:
+    """The name by which TorchRL knows an agent's weights; the first one is the policy that it wants."""
+    return f"policy_{plan.number}" if plan.number else "policy"
+
+
 def shape_key(plan: AgentPlan) -> tuple:
     """Equal for agents whose networks may be stacked for acting: the same inputs, layers and outputs."""
     return plan.spec.leaves, plan.spec.num_actions, plan.spec.has_mask, repr(plan.config.algorithm)

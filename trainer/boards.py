@@ -264,6 +264,8 @@ class WeightsBoard(WeightSyncScheme):
 
     def _init_on_receiver_impl(self, *, model_id, context=None, model=None, worker_idx=None, **_):
         self.model_id = model_id
+        if context is not None:
+            self.context = context  # where TorchRL looks for the model
 
     def connect(self, *, worker_idx=None):
         """Nothing to wait for: the memory came with the process."""

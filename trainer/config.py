@@ -74,7 +74,7 @@ class AlgorithmConfig:
     target_tau: float | None = None  # soft updates after every update: target += tau * (online - target)
     hidden_sizes: list[int] = field(default_factory=lambda: [120, 84])
     activation: str = one_of("relu", "tanh", "silu")
-    cnn: str = one_of("auto", "nature", "small")  # encoder of image leaves
+    cnn: str = one_of("auto", "nature", "efficient", "small")  # encoder of image leaves
     scale_observations: bool = False  # the network sees numbers with finite bounds as -1 .. 1
 
 

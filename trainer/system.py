@@ -28,7 +28,7 @@ from torchrl.data import TensorDictReplayBuffer
 import envs
 from envs import EnvSpec
 from trainer import checkpoint
-from trainer.agents import AgentPlan, make_policy, plan_agents, update_key
+from trainer.agents import AgentPlan, make_policy, model_id, plan_agents, update_key
 from trainer.boards import RUN, STOP, ControlBoard, split_error
 from trainer.config import SEEDS_PER_RUN, Config, ConfigError, first_line
 from trainer.errors import RunFailed, exit_words
@@ -327,11 +327,6 @@ class LearnerProcess:
         if self._process.exitcode is None:
             self._process.kill()
         self._pipe.close()
-
-
-def model_id(plan: AgentPlan) -> str:
-    """The name by which TorchRL knows an agent's weights; the first one is the policy that it wants."""
-    return "policy" if plan.number == 0 else plan.name
 
 
 def own_specs(plans: Sequence[AgentPlan]) -> list[tuple[Config, EnvSpec]]:

@@ -28,7 +28,7 @@ from trainer.metrics import Every, EverySeconds
 from trainer.processes import evaluator as evaluating
 from trainer.processes.evaluator import Evaluation
 from trainer.replay import row_bytes
-from trainer.resources import check_fits
+from trainer.resources import check_fits, keep_freed_memory
 from trainer.schedules import SCHEDULES
 from trainer.signals import Stopped, StopSignals
 from trainer.system import SUPERVISE_EVERY_S, System, build, choose_device, own_specs
@@ -48,8 +48,8 @@ def train(config: Config, command: list[str]) -> dict[str, Any]:
         RunFailed: a process died or the loss was not finite; everything is stopped, and there is a checkpoint if
             training had begun.
     """
+    keep_freed_memory()
     torch.set_num_threads(config.learner.num_threads)
-    torch.manual_seed(config.seed)
     world = envs.describe_world(config.env)
     device = choose_device(config.learner.device)
     run_dir, config = run_folder.create(config, command)

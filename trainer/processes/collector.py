@@ -26,10 +26,11 @@ import envs
 from envs.torchrl import VectorEnvironment
 from envs.world import FirstAgent, Observation, Step
 from trainer.acting import Crew, Explorer, FrameStacks, apex_ladder, linear_epsilon
-from trainer.agents import AgentPlan, make_policy, shape_key
+from trainer.agents import AgentPlan, make_policy, model_id, shape_key
 from trainer.boards import ControlBoard, WeightsReader, error_text, flatten_parameters
 from trainer.config import SEEDS_PER_RUN, Config
 from trainer.replay import worker_rows
+from trainer.resources import keep_freed_memory
 from trainer.signals import obey_parent
 
 WAIT_S = 2e-4  # between two looks at the control board
@@ -263,6 +264,8 @@ class StreamCollector(Collector):
     def __init__(self, *args: Any, create_env_kwargs: dict[str, Any], **kwargs: Any) -> None:
         try:
             super().__init__(*args, create_env_kwargs=create_env_kwargs, **kwargs)
+            for agent in create_env_kwargs["plan"].agents[1:]:  # where TorchRL looks for them by their model's id
+                setattr(self, model_id(agent), make_policy(agent.config, agent.spec))
         except Exception as error:
             create_env_kwargs["board"].write_error(create_env_kwargs["plan"].worker, error_text(error))
             raise
@@ -273,7 +276,7 @@ class StreamCollector(Collector):
         try:
             if self._rollout is None:
                 rows = [worker_rows(agent.storage, agent.streams, plan.worker) for agent in plan.agents]
-                others = [make_policy(agent.config, agent.spec) for agent in plan.agents[1:]]
+                others = [getattr(self, model_id(agent)) for agent in plan.agents[1:]]
                 self._rollout = Rollout(plan, board, rows, self.env.world, [self.policy, *others])
             if plan.config.schedule.name == "async":
                 self._rollout.run()
@@ -292,6 +295,7 @@ def make_environment(plan: CollectorPlan, board: ControlBoard) -> VectorEnvironm
     """
     board.pid[plan.worker] = os.getpid()
     obey_parent()
+    keep_freed_memory()
     torch.set_num_threads(1)
     world = envs.make_world(plan.config.env, plan.agents[0].streams.envs_per_worker)
     environment = VectorEnvironment(FirstAgent(world))

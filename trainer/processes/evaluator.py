@@ -31,6 +31,7 @@ from trainer.algorithms.targets import unrescale
 from trainer.boards import error_text, flatten_parameters
 from trainer.checkpoint import write_aside
 from trainer.config import SEEDS_PER_RUN, Config
+from trainer.resources import keep_freed_memory
 from trainer.signals import obey_parent
 
 SEED_OFFSET = 500_000  # environments of evaluations are seeded apart from those of training
@@ -269,6 +270,7 @@ def run(
         pipe: to the main process.
     """
     obey_parent()
+    keep_freed_memory()
     os.nice(config.evaluator.nice)
     torch.set_num_threads(1)
     try:

@@ -29,6 +29,7 @@ from trainer.learning import Learner, Stack, feed, flat_weights, linear
 from trainer.limiter import Limiter
 from trainer.priorities import PrioritizedStreamSampler
 from trainer.replay import Batch, StreamReplay, StreamSampler
+from trainer.resources import keep_freed_memory
 from trainer.signals import obey_parent
 
 IDLE_S = 2e-4  # between two looks of a learner that has nothing due
@@ -200,6 +201,7 @@ def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -
     It goes on from the newest checkpoint of its agent, if there is one.
     """
     obey_parent()
+    keep_freed_memory()
     torch.set_num_threads(plan.config.learner.num_threads)
     try:
         agent = Agent(plan, torch.device(device))
