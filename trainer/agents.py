@@ -66,8 +66,8 @@ def plan_agents(config: Config, world: Sequence[tuple[str, EnvSpec]], run_dir: P
             raise ConfigError(f"agents.overrides.{name} names no agent of {config.env.id}: it has {', '.join(names)}")
     alone = len(world) == 1
     plans = []
-    for number, (name, spec) in enumerate(world):
-        own = own_config(config, name)
+    configs = [own_config(config, name) for name in names]  # all of them can be, before anything is made
+    for number, ((name, spec), own) in enumerate(zip(world, configs, strict=True)):
         streams = streams_of(own)
         folder = scratch if alone else scratch / name
         folder.mkdir(parents=True, exist_ok=True)

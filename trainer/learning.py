@@ -322,18 +322,34 @@ class Stack:
         for learner in self.learners:
             learner.names = names
 
-    def update(self, batches: Sequence[Batch]) -> list[Tensor]:
-        """One update of every learner, each on its own batch; new priorities float32 [B] of each."""
+    def update(self, batches: Sequence[Batch | None]) -> list[Tensor]:
+        """One update of every learner that has a batch; new priorities float32 [B] of each.
+
+        All of them are computed, whoever has a batch: so what one learns is the same to the last bit whatever the
+        others do.
+        """
+        example = next(batch for batch in batches if batch is not None)
         if self._gradients is None:
-            self.prepare(batches[0])
+            self.prepare(example)
         assert self._gradients is not None
         with torch.no_grad():
-            rest = [torch.stack(tensors) for tensors in zip(*[batch.values() for batch in batches], strict=True)]
+            idle = [i for i, batch in enumerate(batches) if batch is None]
+            if idle:
+                nothing = {key: torch.zeros_like(tensor) for key, tensor in example.items()}
+                before = [figures[idle].clone() for figures in self._inputs[-2:]]
+                batches = [nothing if batch is None else batch for batch in batches]
+            rest = [
+                torch.stack(tensors) for tensors in zip(*[b.values() for b in batches if b is not None], strict=True)
+            ]
             *gradients, priority = self._gradients(*self._inputs, *rest)
+            if idle:  # it was computed for nothing, and must leave no trace
+                for figures, own in zip(self._inputs[-2:], before, strict=True):
+                    figures[idle] = own
             parts = [gradient.unbind() for gradient in gradients]
             for i, (learner, batch) in enumerate(zip(self.learners, batches, strict=True)):
-                learner.apply([part[i] for part in parts])
-                learner.last_batch = batch
+                if i not in idle:
+                    learner.apply([part[i] for part in parts])
+                    learner.last_batch = batch
         return list(priority.unbind())
 
 

@@ -65,18 +65,20 @@ def _rounds(system: System, collect: Callable[[], None]) -> Iterator[None]:
 
 
 def _updates(system: System, worker: Agent | StackedAgents) -> Iterator[None]:
-    """All updates that a round owes, or that it is given."""
-    agents = worker.agents if isinstance(worker, StackedAgents) else [worker]
-    frames, fixed = [agent.board.total_frames() for agent in agents], system.config.schedule.updates_per_round
-    for agent, so_far in zip(agents, frames, strict=True):
-        agent.anneal(so_far)
-    due = min(agent.limiter.due(so_far) for agent, so_far in zip(agents, frames, strict=True))
-    if fixed is not None:
-        due = fixed if min(frames) >= agents[0].config.learner.warmup_frames else 0
-    while due > 0 and not system.stop.number:
-        chunk = int(min(due, agents[0].config.learner.prefetch_batches))
+    """All updates that a round owes, or that it is given; what an agent is owed depends on nobody else."""
+    agents, fixed = getattr(worker, "agents", [worker]), system.config.schedule.updates_per_round
+    owed = []
+    for agent in agents:
+        frames = agent.board.total_frames()
+        agent.anneal(frames)
+        due = agent.limiter.due(frames)
+        if fixed is not None:
+            due = fixed if frames >= agent.config.learner.warmup_frames else 0
+        owed.append(0 if agent.frozen else int(due))
+    while any(owed) and not system.stop.number:
+        chunk = [min(due, agent.config.learner.prefetch_batches) for agent, due in zip(agents, owed, strict=True)]
         worker.learn(chunk)
-        due -= chunk
+        owed = [due - done for due, done in zip(owed, chunk, strict=True)]
         yield
 
 

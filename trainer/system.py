@@ -33,6 +33,7 @@ from trainer.boards import RUN, STOP, ControlBoard, split_error
 from trainer.config import SEEDS_PER_RUN, Config, ConfigError, first_line
 from trainer.errors import RunFailed, exit_words
 from trainer.evaluators import LocalEvaluator, RemoteEvaluator
+from trainer.learning import NotFinite
 from trainer.limiter import Limiter
 from trainer.loggers import Loggers
 from trainer.processes import collector as collecting
@@ -127,15 +128,27 @@ class System:
             failed: leave out how learning goes, for a loss was not finite.
 
         Raises:
-            NotFinite: a loss was NaN or infinite.
+            NotFinite: the loss of an agent that is alone was NaN or infinite. One of several acts on by its last good
+                weights instead, learns no more, and is named.
         """
-        figures = {agent.name: agent.figures() for agent in self.agents if not failed}
+        figures = {agent.name: self._figures(agent) for agent in self.agents if not failed and not agent.frozen}
         figures |= {learner.plan.name: learner.figures for learner in self.learners}
         rows = [
             telemetry.row(int(plan.board.updates[0]), figures.get(plan.name, {}))
             for plan, telemetry in zip(self.plans, self.telemetry, strict=True)
         ]
         return rows[0] if len(rows) == 1 else joined([plan.name for plan in self.plans], rows)
+
+    def _figures(self, agent: Agent) -> dict[str, float]:
+        try:
+            return agent.figures()
+        except NotFinite as error:
+            if len(self.plans) == 1:
+                raise
+            agent.frozen = True
+            agent.open_limit()
+            self.loggers.event(f"{agent.name} learns no more: {error}", role="learner")
+            return {}
 
     def check(self) -> None:
         """Raise RunFailed if a process died; start an agent's learner anew. Cheap enough for every wait."""

@@ -104,7 +104,8 @@ def _run(system: System, summary: dict[str, Any]) -> None:
             with stop.raising(after_s=STOP_S):
                 summary |= _train(system)
             for agent in system.agents:
-                agent.learner.check()
+                if len(system.plans) == 1:
+                    agent.learner.check()
         except (RunFailed, EnvError, NotFinite) as error:
             if stop.number:  # it went to the workers too, and they were faster
                 raise Stopped from error
@@ -203,7 +204,8 @@ def reached(config: Config, evaluation: Evaluation) -> bool:
 def final_evaluation(system: System) -> dict[str, Any]:
     """Fresh greedy episodes of the last and of the best policy; ``eval_*`` is the best one's.
 
-    "Best" was chosen by the run's evaluations, on other episodes: its figure here is not the maximum it was chosen by.
+    "Best" was chosen by the run's evaluations, the last policy's among them, on other episodes: its figure here is not
+    the maximum it was chosen by.
     """
     config, folder, results = system.config, system.run_dir, {}
     crew = evaluating.Players(own_specs(system.plans))
@@ -211,6 +213,11 @@ def final_evaluation(system: System) -> dict[str, Any]:
     if not (folder / "best" / "policy.pt").exists():  # no evaluation was asked for during the run
         checkpoint.write_aside(last, folder / "best" / "policy.pt")
     best = checkpoint.load(folder / "best" / "policy.pt")
+    if best["frames"] != last["frames"]:
+        judge = evaluating.Judge(config, own_specs(system.plans), folder, best["eval_return_mean"])
+        report(system, judge.evaluate(last["weights"], last["frames"], time.monotonic()))
+        judge.close()
+        best = checkpoint.load(folder / "best" / "policy.pt")
     for name, kept in (("last", last), ("best", best)):
         crew.load(kept["weights"])
         world = envs.make_world(config.env, min(config.evaluator.num_envs, config.evaluator.final_episodes))

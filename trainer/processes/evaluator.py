@@ -221,10 +221,13 @@ class Judge:
         config: the run.
         agents: configuration and spec of each agent.
         run_dir: the run's folder.
+        best: mean return of the best policy so far.
     """
 
-    def __init__(self, config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path) -> None:
-        self._config, self._path, self._best = config, run_dir / "best" / "policy.pt", -np.inf
+    def __init__(
+        self, config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path, best: float = -np.inf
+    ) -> None:
+        self._config, self._path, self._best = config, run_dir / "best" / "policy.pt", best
         self._players = Players(agents)
         self._world = envs.make_world(config.env, min(config.evaluator.num_envs, config.evaluator.episodes))
 

@@ -33,6 +33,7 @@ from trainer.resources import keep_freed_memory
 from trainer.signals import obey_parent
 
 IDLE_S = 2e-4  # between two looks of a learner that has nothing due
+SLACK = 8  # updates by which one agent of a stack may be ahead of another before it is updated alone
 ROW_EVERY_S = 1.0  # between two reports of a learner's process
 
 
@@ -84,13 +85,13 @@ class Agent:
         count = self.due(frames)
         if count:
             self.anneal(frames)
-            self.learn(count)
+            self.learn([count])
             self.open_limit()
         return count > 0
 
-    def learn(self, count: int) -> None:
-        """``count`` updates on batches that are gathered at once."""
-        for batch in feed(self.replay, self.learner.device, count):
+    def learn(self, counts: Sequence[int]) -> None:
+        """``counts[0]`` updates on batches that are gathered at once."""
+        for batch in feed(self.replay, self.learner.device, counts[0]):
             self.updated(batch, self.learner.update(batch))
 
     def updated(self, batch: Batch, priority: Tensor) -> None:
@@ -163,23 +164,35 @@ class StackedAgents:
         self.stack = Stack([agent.learner for agent in agents])
 
     def work(self) -> bool:
-        """One chunk of updates that are due for all of them; whether there was any."""
+        """One chunk of updates that are due for all of them, or for those that are owed more; whether there was any."""
         frames = [agent.board.total_frames() for agent in self.agents]
-        count = min(agent.due(so_far) for agent, so_far in zip(self.agents, frames, strict=True))
-        if count:
-            for agent, so_far in zip(self.agents, frames, strict=True):
-                agent.anneal(so_far)
-            self.learn(count)
-            for agent in self.agents:
-                agent.open_limit()
-        return count > 0
+        due = [agent.due(so_far) for agent, so_far in zip(self.agents, frames, strict=True)]
+        common = min((own for own, agent in zip(due, self.agents, strict=True) if not agent.frozen), default=0)
+        if common:
+            counts = [min(own, common) for own in due]
+        else:  # agents that live longer have more frames; at the end everything that is owed is made
+            over = any(so_far >= agent.config.budget_frames for agent, so_far in zip(self.agents, frames, strict=True))
+            counts = [own if own > (0 if over else SLACK) else 0 for own in due]
+        if not any(counts):
+            return False
+        for agent, so_far in zip(self.agents, frames, strict=True):
+            agent.anneal(so_far)
+        self.learn(counts)
+        for agent in self.agents:
+            agent.open_limit()
+        return True
 
-    def learn(self, count: int) -> None:
-        """``count`` updates of each agent."""
-        fed = [feed(agent.replay, agent.learner.device, count) for agent in self.agents]
-        for batches in zip(*fed, strict=True):
+    def learn(self, counts: Sequence[int]) -> None:
+        """``counts[a]`` updates of agent a, on batches that each gathers by itself."""
+        fed = [
+            feed(agent.replay, agent.learner.device, count) if count else iter(())
+            for agent, count in zip(self.agents, counts, strict=True)
+        ]
+        for _ in range(max(counts)):
+            batches = [next(batches, None) for batches in fed]
             for agent, batch, priority in zip(self.agents, batches, self.stack.update(batches), strict=True):
-                agent.updated(batch, priority)
+                if batch is not None:
+                    agent.updated(batch, priority)
 
 
 def prioritized(plan: AgentPlan, uniform: StreamSampler, replay: StreamReplay) -> PrioritizedStreamSampler:

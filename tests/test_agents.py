@@ -1,0 +1,324 @@
+"""Several agents in one world: what is each one's own, and that nothing of one ever reaches another."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing as mp
+
+import envs
+from envs import EnvSpec, Leaf
+from envs.counting import AGENT_STREAMS, expected_reward
+from trainer import checkpoint
+from trainer.acting import Crew, greedy_policy
+from trainer.agents import own_config, plan_agents
+from trainer.algorithms import ALGORITHMS
+from trainer.boards import flatten_parameters
+from trainer.config import SEEDS_PER_RUN, AlgorithmConfig, Config, ConfigError, LearnerConfig
+from trainer.learning import Learner, Stack
+from trainer.schedules import run_async
+from trainer.system import System
+from trainer.train import train
+
+COUNTING = {"id": "Counting", "backend": "counting_agents", "kwargs": {"num_agents": 3, "max_length": 9}}
+VECTOR = EnvSpec("vector", (Leaf("observation", (6,), "float32", "vector"),), num_actions=3)
+CPU = torch.device("cpu")
+
+
+def batch_of(generator: torch.Generator, size: int = 32) -> dict[Any, torch.Tensor]:
+    """A random batch of the form that the replay gives."""
+    ends = torch.rand(size, 1, generator=generator) < 0.1
+    return {
+        "action": torch.randint(0, 3, (size,), generator=generator),
+        "observation": torch.randn(size, 6, generator=generator),
+        ("next", "observation"): torch.randn(size, 6, generator=generator),
+        ("next", "reward"): torch.randn(size, 1, generator=generator),
+        ("next", "terminated"): ends,
+        ("next", "truncated"): torch.zeros_like(ends),
+        ("next", "done"): ends,
+    }
+
+
+def learners(count: int, algorithm: AlgorithmConfig, config: LearnerConfig) -> list[Learner]:
+    made = []
+    for seed in range(count):
+        torch.manual_seed(seed)
+        made.append(Learner(ALGORITHMS[algorithm.name](algorithm, config, VECTOR), config, algorithm, CPU))
+    return made
+
+
+def batches(count: int, agents: int) -> list[list[dict[Any, torch.Tensor]]]:
+    generators = [torch.Generator().manual_seed(100 + agent) for agent in range(agents)]
+    return [[batch_of(generator) for generator in generators] for _ in range(count)]
+
+
+def learn_alone(agent: int, updates: int, algorithm: AlgorithmConfig, config: LearnerConfig, answer: Any) -> None:
+    """Body of one agent's own process."""
+    torch.set_num_threads(1)
+    learner = learners(agent + 1, algorithm, config)[agent]
+    for several in batches(updates, agent + 1):
+        learner.update(several[agent])
+    answer.put((agent, [value.tolist() for value in learner.trained]))
+
+
+# ------------------------------------------------------------------ learning
+
+
+@pytest.mark.parametrize("name", ["dqn", "qrdqn", "c51"])
+def test_stacked_sequential_and_own_processes_learn_the_same_from_the_same_batches(name: str) -> None:
+    """200 updates of three agents: clipped gradients, Adam and the target, each agent on its own batches."""
+    algorithm = AlgorithmConfig(
+        name=name, hidden_sizes=[24, 16], dueling=True, target_update_every_updates=30, num_quantiles=8, num_atoms=11
+    )
+    config = LearnerConfig(learning_rate=1e-3, max_grad_norm=0.5, batch_size=32)
+    sequential, together = learners(3, algorithm, config), learners(3, algorithm, config)
+    start = [[value.clone() for value in learner.trained] for learner in sequential]
+    stack = Stack(together)
+    for several in batches(200, 3):
+        for learner, batch in zip(sequential, several, strict=True):
+            alone = learner.update(batch)
+        shared = stack.update(several)
+    assert torch.allclose(alone, shared[-1], atol=1e-4)
+    context = mp.get_context("spawn")
+    answers = context.Queue()
+    process = context.Process(target=learn_alone, args=(2, 200, algorithm, config, answers))
+    process.start()
+    agent, own = answers.get(timeout=120)
+    process.join(30)
+    for number, (first, second) in enumerate(zip(sequential, together, strict=True)):
+        for before, one, other in zip(start[number], first.trained, second.trained, strict=True):
+            assert torch.allclose(one, other, atol=1e-5) and not torch.allclose(before, one, atol=1e-3)
+        for one, other in zip(first.delayed, second.delayed, strict=True):
+            assert torch.allclose(one, other, atol=1e-5)
+        assert first.updates == second.updates == 200
+        assert first.metrics() == pytest.approx(second.metrics(), rel=1e-3)
+    for mine, theirs in zip(sequential[agent].trained, own, strict=True):
+        assert torch.allclose(mine, torch.tensor(theirs), atol=1e-5)
+
+
+def test_one_agents_nan_stops_its_own_learning_in_a_stack_and_nobody_elses() -> None:
+    algorithm, config = AlgorithmConfig(hidden_sizes=[16]), LearnerConfig(batch_size=32)
+    clean, poisoned = (Stack(learners(3, algorithm, config)) for _ in range(2))
+    for number, several in enumerate(batches(20, 3)):
+        clean.update(several)
+        if number == 5:
+            several[1]["observation"][3] = torch.nan
+            before = [value.clone() for value in poisoned.learners[1].trained]
+        poisoned.update(several)
+    for agent in (0, 2):
+        for one, other in zip(clean.learners[agent].trained, poisoned.learners[agent].trained, strict=True):
+            assert torch.equal(one, other)  # to the last bit
+    assert all(torch.equal(one, other) for one, other in zip(before, poisoned.learners[1].trained, strict=True))
+
+
+# ------------------------------------------------------------------ acting
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("name", ["dqn", "iqn", "c51"])
+def test_a_crew_acts_as_its_networks_do_one_by_one(name: str, noisy: bool) -> None:
+    rng, count, n = np.random.default_rng(0), 4, 7
+    algorithm = AlgorithmConfig(name=name, hidden_sizes=[16, 16], dueling=True, noisy=noisy, v_min=0, v_max=5)
+    policies = [ALGORITHMS[name](algorithm, LearnerConfig(), VECTOR).policy for _ in range(count)]
+    networks = [policy.module[0].module for policy in policies]
+    flats = [flatten_parameters(policy) for policy in policies]
+    seen = [([rng.random((n, 6), np.float32)], rng.random((n, 3)) < 0.8) for _ in range(count)]
+    for _, mask in seen:
+        mask[:, 0] = True
+    seeds = [[1, agent] for agent in range(count)]
+    one_by_one = [greedy_policy(net, *own, seed) for net, own, seed in zip(networks, seen, seeds, strict=True)]
+    crew = Crew(networks, flats, [0, 0, 1, 0], seen, seeds)  # agent 2 is of another kind: it has a pass of its own
+    with torch.inference_mode():
+        for _ in range(3):
+            for policy, own, (action, values) in zip(one_by_one, seen, crew.act(seen), strict=True):
+                expected_action, expected = policy(*own)
+                assert np.array_equal(action, expected_action)
+                np.testing.assert_allclose(values, expected, atol=1e-5)
+        old = crew.act(seen)[0][1].copy()
+        crew.flats[0].mul_(0.5)  # new weights reach the stack by the agent's own flat tensor
+        assert not np.allclose(crew.act(seen)[0][1], old) and crew.flats[0].data_ptr() != flats[0].data_ptr()
+
+
+# ------------------------------------------------------------------ the replay of each
+
+
+@pytest.mark.parametrize("schedule", ["async", "sequential"])
+def test_no_replay_ever_holds_another_agents_transition(
+    schedule: str, small_config: Callable[..., Config], started: Callable[[Config], System]
+) -> None:
+    config = small_config(env=COUNTING, schedule={"name": schedule, "frames_per_round": 256}, budget_frames=2_000)
+    system = started(config)
+    system.publish()
+    if schedule == "async":
+        for _ in run_async(system):
+            system.check()
+    else:
+        for _ in range(8):
+            system.board.round[0] += 1
+            for rollout in system.rollouts:
+                rollout.collect_round()
+    for number, agent in enumerate(system.agents):
+        first = config.seed * SEEDS_PER_RUN + number * AGENT_STREAMS
+        rows = {key: value.flatten(0, 1).numpy() for key, value in agent.replay.batches(40).items()}
+        stream, episode, step, _ = rows["observation"].astype(np.int64).T
+        following = rows["next", "observation"].astype(np.int64).T
+        assert set(stream) == set(range(first, first + 8))  # 2 workers x 4 sub-environments, its own ones
+        assert (stream - first == rows["stream"]).all()
+        assert (following[0] == stream).all() and (following[1] == episode).all() and (following[2] == step + 1).all()
+        assert (following[3] == rows["action"]).all()
+        assert (rows["next", "reward"][:, 0] == expected_reward(stream, episode, step + 1)).all()
+        cursor = agent.board.cursor
+        written = agent.plan.storage._storage["observation"].numpy()[:, 0].astype(np.int64)
+        used = agent.plan.streams.index(
+            np.repeat(np.arange(8), np.minimum(cursor, agent.plan.streams.ring)),
+            np.concatenate([np.arange(min(end, agent.plan.streams.ring)) for end in cursor]),
+        )
+        assert set(written[used]) == set(range(first, first + 8))  # every row, not only those that were drawn
+
+
+def final_weights(config: Config, poison: bool, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
+    """Weights of all agents after a run, in which agent_1's replay and weights are spoilt half way."""
+    from trainer import schedules
+
+    original = schedules.run_sync
+
+    def spoiling(system: System) -> Any:
+        for turn, _ in enumerate(original(system)):
+            if poison and turn == 10:
+                victim = system.agents[1]
+                victim.plan.storage._storage["observation"].fill_(torch.nan)
+                for value in victim.learner.trained:
+                    value.fill_(torch.nan)
+            yield
+
+    with monkeypatch.context() as patch:
+        patch.setitem(schedules.SCHEDULES, "sync", spoiling)
+        train(config, ["test"])
+    folder = Path(str(config.run_dir))
+    flat = checkpoint.load(folder / "checkpoints" / "last_policy.pt")["weights"]
+    return dict(zip(("agent_0", "agent_1", "agent_2"), flat.chunk(3), strict=True))
+
+
+@pytest.mark.parametrize("learner", ["sequential", "stacked"])
+def test_a_poisoned_agent_changes_no_bit_of_the_others_training(
+    learner: str, small_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sections = {"env": COUNTING, "agents": {"learner": learner}, "schedule": {"name": "sync"}, "budget_frames": 2_000}
+    clean = final_weights(small_config("clean", **sections), False, monkeypatch)
+    spoilt = final_weights(small_config("spoilt", **sections), True, monkeypatch)
+    assert torch.equal(clean["agent_0"], spoilt["agent_0"]) and torch.equal(clean["agent_2"], spoilt["agent_2"])
+    assert torch.isfinite(clean["agent_1"]).all() and torch.isnan(spoilt["agent_1"]).all()
+    assert not torch.equal(clean["agent_0"], clean["agent_2"])  # each its own network
+
+
+# ------------------------------------------------------------------ processes
+
+
+def until(condition: Callable[[], bool], system: System, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "gave up waiting"
+        system.check()
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
+def test_a_learner_process_that_dies_or_hangs_is_named_and_restarted_and_stops_nobody(
+    fault: int, small_config: Callable[..., Config], started: Callable[[Config], System]
+) -> None:
+    config = small_config(
+        env=COUNTING,
+        agents={"learner": "process", "hang_seconds": 1.0},
+        schedule={"frames_per_update": 4.0, "tolerance_frames": 2_000},
+        budget_frames=10**9,
+    )
+    system = started(config)
+    boards = [plan.board for plan in system.plans]
+    until(lambda: all(board.updates[0] > 50 for board in boards), system)
+    victim = system.learners[1]
+    assert victim._process is not None
+    pid, others = victim._process.pid, [board.updates[0] for board in boards]
+    system.save(system.total_frames())
+    until(lambda: len(checkpoint.numbered(victim.plan.folder)) > 0, system)
+    saved = checkpoint.newest(victim.plan.folder)
+    assert saved is not None
+    os.kill(pid, fault)
+    frames = system.total_frames()
+    until(lambda: victim.restarts == 1, system)
+    until(lambda: system.total_frames() > frames + 1_000, system)
+    until(lambda: boards[0].updates[0] > others[0] + 100 and boards[2].updates[0] > others[2] + 100, system)
+    until(lambda: boards[1].updates[0] > saved["limiter"]["updates"] + 20, system)
+    assert victim._process.pid != pid and [learner.restarts for learner in system.learners] == [0, 1, 0]
+    log = (Path(str(config.run_dir)) / "log.txt").read_text()
+    assert f"the learner of agent_1 (pid {pid})" in log
+    assert ("SIGKILL" if fault == signal.SIGKILL else "no sign of life") in log
+
+
+@pytest.mark.parametrize("learner", ["process", "stacked", "sequential"])
+def test_a_whole_run_of_each_kind_leaves_each_agents_figures_and_checkpoints(
+    learner: str, small_config: Callable[..., Config]
+) -> None:
+    config = small_config(
+        env={"id": "treasurehunt", "backend": "grid", "kwargs": {"num_agents": 3, "height": 9, "width": 9}},
+        agents={"learner": learner, "overrides": {"agent_2": {"learner": {"learning_rate": 0.01, "batch_size": 16}}}},
+        evaluator={"every_frames": 500},
+    )
+    summary = train(config, ["test"])
+    assert summary["status"] == "finished" and summary["frames"] >= 1_000
+    assert set(summary["eval_return_mean_by_agent"]) == {"agent_0", "agent_1", "agent_2"}
+    assert summary["eval_return_mean"] == pytest.approx(np.mean(list(summary["eval_return_mean_by_agent"].values())))
+    folder = Path(str(config.run_dir))
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    last = [row for row in rows if "agent_0/updates" in row][-1]
+    for agent in range(3):
+        name = f"agent_{agent}"
+        state = checkpoint.newest(folder / "agents" / name / "checkpoints")
+        assert state is not None and state["limiter"]["updates"] >= (1_000 - 200) // 4 - 64
+        assert state["learner"]["learning_rate"] == pytest.approx(0.01 if agent == 2 else 2.5e-4)
+        assert last[f"{name}/frames"] >= 1_000
+    assert last["updates"] == sum(last[f"agent_{agent}/updates"] for agent in range(3))
+    assert not (folder / "scratch").exists() or not any((folder / "scratch").iterdir())
+
+
+# ------------------------------------------------------------------ an agent's own configuration
+
+
+def test_a_frozen_agent_keeps_its_weights_and_may_start_from_another_runs(small_config: Callable[..., Config]) -> None:
+    first = small_config("first", env={"id": "CartPole-v1", "backend": "gymnasium"})
+    train(first, ["test"])
+    policy = Path(str(first.run_dir)) / "best" / "policy.pt"
+    base = {"id": "Counting", "backend": "counting_agents", "kwargs": {"num_agents": 2}}
+    agents = {"learner": "sequential", "frozen": ["agent_1"], "start_from": {"agent_1": str(policy)}}
+    config = small_config("second", env=base, agents=agents)
+    train(config, ["test"])
+    one, other = checkpoint.load(Path(str(config.run_dir)) / "checkpoints" / "last_policy.pt")["weights"].chunk(2)
+    assert torch.equal(other, checkpoint.load(policy)["weights"]) and not torch.equal(one, other)
+
+
+def test_own_values_reach_their_agent_only_and_wrong_ones_are_refused(
+    small_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    config = small_config(env=COUNTING)
+    own = {"agent_1": {"learner": {"batch_size": 64}, "algorithm": {"name": "qrdqn", "gamma": 0.5}}}
+    config = replace(config, agents=replace(config.agents, overrides=own))
+    changed, same = own_config(config, "agent_1"), own_config(config, "agent_0")
+    assert (changed.learner.batch_size, changed.algorithm.name, changed.algorithm.gamma) == (64, "qrdqn", 0.5)
+    assert same == config
+    for overrides, message in (
+        ({"agent_1": {"learner": {"lr": 1e-3}}}, r"the nearest is agents.overrides.agent_1.learner.learning_rate"),
+        ({"agent_1": {"learner": {"batch_size": "many"}}}, "learner.batch_size=many does not fit"),
+        ({"agent_7": {"learner": {"batch_size": 64}}}, "agents.overrides.agent_7 names no agent of Counting"),
+    ):
+        wrong = replace(config, agents=replace(config.agents, overrides=overrides))
+        with pytest.raises(ConfigError, match=message):
+            plan_agents(wrong, envs.describe_world(wrong.env), tmp_path, tmp_path)
