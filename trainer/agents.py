@@ -164,8 +164,12 @@ def model_id(plan: AgentPlan) -> str:
 
 
 def shape_key(plan: AgentPlan) -> tuple:
-    """Equal for agents whose networks may be stacked for acting: the same inputs, layers and outputs."""
-    return plan.spec.leaves, plan.spec.num_actions, plan.spec.has_mask, repr(plan.config.algorithm)
+    """Equal for agents whose networks may be stacked for acting: the same inputs, layers and outputs.
+
+    Convolutions are not stacked: one of them keeps a core busy, and in a stack they lose their memory format.
+    """
+    alone = plan.number if any(leaf.kind == "image" for leaf in plan.spec.leaves) else None
+    return plan.spec.leaves, plan.spec.num_actions, plan.spec.has_mask, repr(plan.config.algorithm), alone
 
 
 def update_key(plan: AgentPlan) -> tuple:
