@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ from trainer.algorithms import ALGORITHMS
 from trainer.boards import flatten_parameters
 from trainer.config import SEEDS_PER_RUN, AlgorithmConfig, Config, ConfigError, LearnerConfig
 from trainer.learning import Learner, Stack
+from trainer.processes.collector import CollectorPlan
 from trainer.schedules import run_async
-from trainer.system import System
+from trainer.system import System, without_scheme
 from trainer.train import train
 
 COUNTING = {"id": "Counting", "backend": "counting_agents", "kwargs": {"num_agents": 3, "max_length": 9}}
@@ -258,6 +260,7 @@ def test_a_learner_process_that_dies_or_hangs_is_named_and_restarted_and_stops_n
     until(lambda: system.total_frames() > frames + 1_000, system)
     until(lambda: boards[0].updates[0] > others[0] + 100 and boards[2].updates[0] > others[2] + 100, system)
     until(lambda: boards[1].updates[0] > saved["limiter"]["updates"] + 20, system)
+    assert all(board.version.min() > 1 for board in boards)  # what they learn reaches the collectors
     assert victim._process.pid != pid and [learner.restarts for learner in system.learners] == [0, 1, 0]
     log = (Path(str(config.run_dir)) / "log.txt").read_text()
     assert f"the learner of agent_1 (pid {pid})" in log
@@ -288,6 +291,17 @@ def test_a_whole_run_of_each_kind_leaves_each_agents_figures_and_checkpoints(
         assert last[f"{name}/frames"] >= 1_000
     assert last["updates"] == sum(last[f"agent_{agent}/updates"] for agent in range(3))
     assert not (folder / "scratch").exists() or not any((folder / "scratch").iterdir())
+
+
+def test_plans_carry_no_network(small_config: Callable[..., Config], tmp_path: Path) -> None:
+    """What crosses to a worker or a learner is its size whatever the network's: that is built where it runs."""
+    sizes = []
+    for hidden in ([8], [512, 512]):
+        config = small_config(env=COUNTING, algorithm={"hidden_sizes": hidden})
+        folder = tmp_path / str(len(hidden))
+        plans = plan_agents(config, envs.describe_world(config.env), folder, folder)
+        sizes.append(len(ForkingPickler.dumps(CollectorPlan(config, tuple(map(without_scheme, plans)), 0))))
+    assert abs(sizes[0] - sizes[1]) < 100 and sizes[0] < 100_000
 
 
 # ------------------------------------------------------------------ an agent's own configuration

@@ -120,6 +120,14 @@ def breaches(root: Path) -> list[str]:
     return found
 
 
+def test_no_lock_stands_between_processes() -> None:
+    """Nor a thread beside them, but for W&B's uploads: shared memory has one writer for each field instead."""
+    banned = {"Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "Thread", "ThreadPoolExecutor"}
+    for path in [*ROOT.glob("trainer/**/*.py"), *ROOT.glob("envs/**/*.py")]:
+        if path != ROOT / "trainer/loggers/wandb.py":
+            assert not names(path) & banned, path
+
+
 def test_the_house_keeps_its_layers() -> None:
     assert breaches(ROOT) == []
 

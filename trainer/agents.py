@@ -175,5 +175,5 @@ def shape_key(plan: AgentPlan) -> tuple:
 def update_key(plan: AgentPlan) -> tuple:
     """Equal for agents whose updates may be stacked."""
     learner = plan.config.learner
-    same = (learner.batch_size, learner.max_grad_norm, learner.precision, learner.execution, learner.device)
+    same = (learner.batch_size, learner.max_grad_norm, learner.precision, learner.execution, learner.adam_eps)
     return *shape_key(plan), *same

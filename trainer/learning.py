@@ -68,12 +68,13 @@ class Learner:
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
-        self._lr = torch.tensor(config.learning_rate, device=device)
+        self.learning_rate = config.learning_rate
+        self.rate = torch.tensor(config.learning_rate, device=device)
         self._bad = torch.zeros((), device=device)
         self._sums = torch.zeros(MAX_FIGURES, device=device)
         self._parameters = parameters
         self._look()
-        self._tau, self._target_every = target.target_tau, target.target_update_every_updates
+        self.tau, self.target_every = target.target_tau, target.target_update_every_updates
         self._gradients: Callable | None = None
         self.names: list[str] = []
         self._summed = 0
@@ -86,20 +87,23 @@ class Learner:
         self.trained = [self.groups[name].get(key) for name, key in self.trained_keys]
         self.delayed = [self.groups[name].get(key) for name, key in self.target_keys]
         moments = [self.optimizer.state[p] for p in self._parameters]
-        self._first, self._second, self._steps = ([m[k] for m in moments] for k in ("exp_avg", "exp_avg_sq", "step"))
+        self._first, self._second, self.steps = ([m[k] for m in moments] for k in ("exp_avg", "exp_avg_sq", "step"))
         self.inputs = [*self.trained, *self.delayed, self._bad, self._sums]  # of the gradient function, before a batch
 
-    def move_into(self, trained: Sequence[Tensor], delayed: Sequence[Tensor], bad: Tensor, sums: Tensor) -> None:
-        """Keep weights, targets and figures in the given tensors from now on, views of a stack's, with their values."""
-        for own, place in zip((*self.trained, *self.delayed), (*trained, *delayed), strict=True):
-            place.copy_(own)
+    def move_into(
+        self, trained: Sequence[Tensor], delayed: Sequence[Tensor], first: Sequence[Tensor], second: Sequence[Tensor],
+        bad: Tensor, sums: Tensor,
+    ) -> None:  # fmt: skip
+        """Keep weights, targets, moments and figures in the given tensors from now on, views of a stack's."""
+        own = (*self.trained, *self.delayed, *self._first, *self._second)
+        for tensor, place in zip(own, (*trained, *delayed, *first, *second), strict=True):
+            place.copy_(tensor)
         loss = self.algorithm.loss
         for keys, places in ((self.trained_keys, trained), (self.target_keys, delayed)):
             for (name, key), place in zip(keys, places, strict=True):
                 getattr(loss, name).get(key).data = place
-        for moments in self.optimizer.state.values():  # laid out as the parameters
-            for name in ("exp_avg", "exp_avg_sq"):
-                moments[name] = moments[name].contiguous()
+        for moments, exp_avg, exp_avg_sq in zip(self.optimizer.state.values(), first, second, strict=True):
+            moments["exp_avg"], moments["exp_avg_sq"] = exp_avg, exp_avg_sq
         self._bad, self._sums = bad, sums
         self._look()
 
@@ -110,7 +114,8 @@ class Learner:
 
     def set_learning_rate(self, value: float) -> None:
         """Takes effect with the next update."""
-        self._lr.fill_(value)
+        self.learning_rate = value
+        self.rate.fill_(value)
 
     def update(self, batch: Batch) -> Tensor:
         """One optimiser step on one batch, and the target's update when due.
@@ -131,19 +136,23 @@ class Learner:
     def apply(self, gradients: list[Tensor]) -> None:
         """One optimiser step with clipped gradients, strided as the parameters, and the target's update when due."""
         with torch.no_grad():
-            self._steps[0].add_(1)
+            self.steps[0].add_(1)
             # found_inf: once a loss is not finite no later update is applied either, the weights stay the last good
             # ones.
             torch._fused_adam_(
-                self.trained, gradients, self._first, self._second, [], self._steps, lr=self._lr, beta1=BETAS[0],
+                self.trained, gradients, self._first, self._second, [], self.steps, lr=self.rate, beta1=BETAS[0],
                 beta2=BETAS[1], weight_decay=0.0, eps=self.config.adam_eps, amsgrad=False, maximize=False,
                 found_inf=self._bad,
             )  # fmt: skip
-            self.updates += 1
-            if self._tau is not None:
-                torch._foreach_lerp_(self.delayed, self.trained, self._tau)
-            elif self.updates % self._target_every == 0:
+            self.count()
+            if self.tau is not None:
+                torch._foreach_lerp_(self.delayed, self.trained, self.tau)
+            elif self.updates % self.target_every == 0:
                 torch._foreach_copy_(self.delayed, self.trained)
+
+    def count(self) -> None:
+        """One update more."""
+        self.updates += 1
         self._summed += 1
 
     def prepare(self, example: Batch) -> None:
@@ -193,7 +202,7 @@ class Learner:
         return {
             "loss": {k: v.clone() for k, v in self.algorithm.loss.state_dict().items() if isinstance(v, Tensor)},
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
-            "learning_rate": float(self._lr),
+            "learning_rate": float(self.rate),
             "updates": self.updates,
         }
 
@@ -205,7 +214,7 @@ class Learner:
         for mine, saved in zip(self.optimizer.state.values(), state["optimizer"]["state"].values(), strict=True):
             for name, value in saved.items():
                 mine[name].copy_(value)
-        self._lr.fill_(state["learning_rate"])
+        self.set_learning_rate(state["learning_rate"])
         self.updates = state["updates"]
 
     def _prepare(self, batch: Batch) -> Callable:
@@ -300,12 +309,14 @@ class Stack:
     def __init__(self, learners: Sequence[Learner]) -> None:
         self.learners = learners
         first, n = learners[0], len(learners)
-        stacked = [torch.stack([t.detach() for t in of]) for of in zip(*[x.trained for x in learners], strict=True)]
-        delayed = [torch.stack([t.detach() for t in of]) for of in zip(*[x.delayed for x in learners], strict=True)]
+        self._parts = [
+            [torch.empty(n, *tensor.shape, device=tensor.device) for tensor in first.trained] for _ in range(4)
+        ]  # weights, targets, first and second moments
         bad, sums = torch.zeros(n, device=first.device), torch.zeros(n, MAX_FIGURES, device=first.device)
         for i, learner in enumerate(learners):
-            learner.move_into([t[i] for t in stacked], [t[i] for t in delayed], bad[i], sums[i])
-        self._inputs = [*stacked, *delayed, bad, sums]
+            weights, targets, exp_avg, exp_avg_sq = ([tensor[i] for tensor in part] for part in self._parts)
+            learner.move_into(weights, targets, exp_avg, exp_avg_sq, bad[i], sums[i])
+        self._inputs = [*self._parts[0], *self._parts[1], bad, sums]
         self._gradients: Callable | None = None
 
     def prepare(self, example: Batch) -> None:
@@ -345,12 +356,39 @@ class Stack:
             if idle:  # it was computed for nothing, and must leave no trace
                 for figures, own in zip(self._inputs[-2:], before, strict=True):
                     figures[idle] = own
-            parts = [gradient.unbind() for gradient in gradients]
+            if not idle and self._alike():
+                self._apply_together(gradients)
+            else:
+                parts = [gradient.unbind() for gradient in gradients]
+                for i, learner in enumerate(self.learners):
+                    if i not in idle:
+                        learner.apply([part[i] for part in parts])
             for i, (learner, batch) in enumerate(zip(self.learners, batches, strict=True)):
                 if i not in idle:
-                    learner.apply([part[i] for part in parts])
                     learner.last_batch = batch
         return list(priority.unbind())
+
+    def _alike(self) -> bool:
+        """Whether one optimiser step does for all: the same rate, the same count, and nobody's loss was not finite."""
+        first = self.learners[0]
+        alike = all((one.learning_rate, one.updates) == (first.learning_rate, first.updates) for one in self.learners)
+        return alike and first.device.type == "cpu" and not self._inputs[-2].any()  # on a GPU that look would wait
+
+    def _apply_together(self, gradients: list[Tensor]) -> None:
+        """As :meth:`Learner.apply` of every one, element by element the same."""
+        trained, delayed, exp_avg, exp_avg_sq = self._parts
+        first = self.learners[0]
+        torch._foreach_add_([learner.steps[0] for learner in self.learners], 1)
+        torch._fused_adam_(
+            trained, gradients, exp_avg, exp_avg_sq, [], first.steps, lr=first.rate, beta1=BETAS[0], beta2=BETAS[1],
+            weight_decay=0.0, eps=first.config.adam_eps, amsgrad=False, maximize=False,
+        )  # fmt: skip
+        for learner in self.learners:
+            learner.count()
+        if first.tau is not None:
+            torch._foreach_lerp_(delayed, trained, first.tau)
+        elif first.updates % first.target_every == 0:
+            torch._foreach_copy_(delayed, trained)
 
 
 def parameter_groups(loss: LossModule) -> tuple[dict[str, TensorDictBase], list[tuple[str, NestedKey]]]:
