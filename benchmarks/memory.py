@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 RUN = (
     "preset=cartpole", "schedule.frames_per_update=null", "collector.envs_per_worker=64",
-    "evaluator.every_frames=1_000_000", "checkpoint.save_every_seconds=20",
+    "evaluator.every_frames=1_000_000", "evaluator.stop_at_return=null", "checkpoint.save_every_seconds=20",
 )  # fmt: skip
 WORKER_RSS_MB, GROWTH_PERCENT = 400.0, 2.0
 

@@ -118,7 +118,7 @@ def make_learner(
 
 def state_of(learner: Learner) -> list[Tensor]:
     """Copies of weights, targets, both moments and step counts."""
-    tensors = [*learner.trained, *learner.delayed, *learner._first, *learner._second, *learner._steps]
+    tensors = [*learner.trained, *learner.delayed, *learner._first, *learner._second, *learner.steps]
     return [tensor.clone() for tensor in tensors]
 
 
