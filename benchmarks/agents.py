@@ -81,7 +81,8 @@ def stacked(repeats: int) -> list[Row]:
     from envs import EnvSpec, Leaf
     from trainer.algorithms import ALGORITHMS
     from trainer.config import AlgorithmConfig, LearnerConfig
-    from trainer.learning import Learner, Stack
+    from trainer.learning import Learner
+from trainer.stacking import Stack
 
     torch.set_num_threads(1)
     rows = []

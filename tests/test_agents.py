@@ -26,9 +26,10 @@ from trainer.agents import own_config, plan_agents
 from trainer.algorithms import ALGORITHMS
 from trainer.boards import flatten_parameters
 from trainer.config import SEEDS_PER_RUN, AlgorithmConfig, Config, ConfigError, LearnerConfig
-from trainer.learning import Learner, Stack
+from trainer.learning import Learner
 from trainer.processes.collector import CollectorPlan
 from trainer.schedules import run_async
+from trainer.stacking import Stack
 from trainer.system import System, without_scheme
 from trainer.train import train
 

@@ -16,9 +16,9 @@ LAYERS = [
     {"train"},
     {"schedules"},
     {"system", "forkserver", "finished"},
-    {"evaluators"},
+    {"evaluators", "learners"},
     {"processes"},
-    {"diagnostics"},
+    {"diagnostics", "stacking"},
     {"agents", "priorities", "learning"},
     {"algorithms", "acting", "replay", "recording", "checkpoint", "selfplay", "telemetry"},
     {"networks", "metrics", "loggers", "boards", "limiter", "plot", "resources", "run_folder", "compose"}

@@ -14,11 +14,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.multiprocessing as mp
 from torch import Tensor
@@ -33,8 +33,8 @@ from trainer.boards import RUN, STOP, ControlBoard, split_error
 from trainer.config import SEEDS_PER_RUN, Config, ConfigError, first_line
 from trainer.errors import RunFailed, exit_words
 from trainer.evaluators import LocalEvaluator, RemoteEvaluator
+from trainer.learners import LearnerProcess
 from trainer.learning import NotFinite
-from trainer.limiter import Limiter
 from trainer.loggers import Loggers
 from trainer.processes import collector as collecting
 from trainer.processes import evaluator as evaluating
@@ -42,19 +42,12 @@ from trainer.processes import learner as learning
 from trainer.processes.learner import Agent, StackedAgents
 from trainer.replay import worker_rows
 from trainer.signals import StopSignals
-from trainer.telemetry import Telemetry
+from trainer.telemetry import Telemetry, joined
 
 SUPERVISE_EVERY_S = 0.1
 SHUTDOWN_S = 4.0  # until what does not end by itself is killed
 START_ERROR_S = 3.0  # until the exit code of a process that failed to start is known
 POLL_S = 2e-4
-START_LEARNER_S = 60.0  # that an agent's learner process may take to start
-# Figures that each of several agents has of its own in a row.
-OWN = {
-    "frames", "updates", "updates_per_s", "episodes", "return_mean", "length_mean", "epsilon_mean", "loss", "td_error",
-    "samples_per_insert", "policy_lag_updates", "grad_norm", "q_mean", "q_max", "target_q_mean", "churn",
-    "dormant_share",
-}  # fmt: skip
 
 
 @dataclass
@@ -250,98 +243,6 @@ class System:
         torch.set_num_threads(self.config.learner.num_threads)
 
 
-class LearnerProcess:
-    """An agent's own learner process as the main process sees it; started anew when it dies or hangs.
-
-    Args:
-        plan: the agent.
-        control: the control board.
-        device: of its updates.
-        loggers: are told when it is started anew.
-        hang_s: without a sign of life it is taken for hung.
-    """
-
-    def __init__(self, plan: AgentPlan, control: ControlBoard, device: str, loggers: Loggers, hang_s: float) -> None:
-        self.plan, self._control, self._device, self._loggers, self._hang_s = plan, control, device, loggers, hang_s
-        self.figures: dict[str, float] = {}
-        self.restarts = 0
-        self._process: BaseProcess | None = None
-        self._limiter = Limiter(
-            plan.config.budget_frames, plan.config.learner.warmup_frames, plan.config.schedule.frames_per_update, 1
-        )
-
-    def start(self) -> None:
-        """Start it; it goes on from its agent's newest checkpoint, if there is one."""
-        self._pipe, theirs = mp.Pipe()
-        self.plan.board.learner_heartbeat[0] = time.monotonic() + START_LEARNER_S
-        plan = dataclasses.replace(self.plan, weights=self.plan.weights.another())
-        self._process = mp.get_context().Process(
-            target=learning.run,
-            args=(plan, self._control, self._device, theirs),
-            name=f"learner of {self.plan.name}",
-            daemon=True,
-        )
-        self._process.start()
-        theirs.close()
-
-    def settled(self) -> bool:
-        """Whether it has made every update that its agent's frames owe it."""
-        self._limiter.updates = int(self.plan.board.updates[0])
-        return self._limiter.settled(self.plan.board.total_frames())
-
-    def check(self) -> None:
-        """Take its reports; if it died or hangs, say so, let collection go on without it, and start it anew."""
-        assert self._process is not None
-        error = self._read()
-        silent = time.monotonic() - self.plan.board.learner_heartbeat[0]
-        if self._process.exitcode is None and silent < self._hang_s:
-            return
-        if self._process.exitcode is None:
-            why = f"showed no sign of life for {silent:.0f} s and was ended"
-            self._process.kill()
-        else:
-            traceback, cause = split_error(error)
-            why = f"died: {cause or f'it was ended by {exit_words(self._process.exitcode)}'}"
-            if traceback:
-                self._loggers.event(f"traceback of the learner of {self.plan.name}:\n{traceback}", role="learner")
-        self.plan.board.frame_limit[0] = self.plan.config.budget_frames  # nobody waits for it
-        self.restarts += 1
-        self._loggers.event(
-            f"the learner of {self.plan.name} (pid {self._process.pid}) {why}; it is started anew from its agent's "
-            "last checkpoint",
-            role="learner",
-        )
-        self.start()
-
-    def _read(self) -> str:
-        try:
-            while self._pipe.poll():
-                kind, value = self._pipe.recv()
-                if kind == "row":
-                    self.figures = value
-                elif kind == "error":
-                    return str(value)
-        except (EOFError, OSError):
-            pass
-        return ""
-
-    def save(self) -> None:
-        """Ask for a checkpoint; it is written while everything goes on."""
-        try:
-            self._pipe.send("save")
-        except OSError:  # it is dead, which check() finds
-            return
-
-    def close(self) -> None:
-        """Let it save its last checkpoint and end; kill it if it does not."""
-        if self._process is None:
-            return
-        self._process.join(SHUTDOWN_S)
-        if self._process.exitcode is None:
-            self._process.kill()
-        self._pipe.close()
-
-
 def own_specs(plans: Sequence[AgentPlan]) -> list[tuple[Config, EnvSpec]]:
     """What a player needs to know of each agent."""
     return [(plan.config, plan.spec) for plan in plans]
@@ -352,19 +253,6 @@ def published(plan: AgentPlan) -> Tensor:
     flat = torch.zeros(plan.weights.numel)
     plan.weights.reader().pull(flat)
     return flat
-
-
-def joined(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One row of several agents': means of numbers under plain keys (frames: the largest), each one's own below."""
-    row: dict[str, Any] = {}
-    for key, value in rows[0].items():
-        values = [own[key] for own in rows if key in own]
-        if key == "frames":
-            row[key] = max(values)
-        else:
-            row[key] = float(np.mean(values)) if isinstance(value, int | float) and None not in values else value
-    row["updates"] = int(sum(own["updates"] for own in rows))
-    return row | {f"{name}/{key}": own[key] for name, own in zip(names, rows, strict=True) for key in own if key in OWN}
 
 
 def build(
@@ -391,7 +279,7 @@ def build(
     if config.agents.learner == "stacked":
         workers = stacked([agent for agent in agents if not agent.frozen])
     learners = [
-        LearnerProcess(plan, board, device_of(plan, device), loggers, config.agents.hang_seconds)
+        LearnerProcess(plan, partial(start_learner, plan, board, device), loggers, config.agents.hang_seconds)
         for plan in plans
         if plan not in own
     ]
@@ -407,11 +295,17 @@ def stacked(agents: Sequence[Agent]) -> list[Agent | StackedAgents]:
     return [StackedAgents(group) if len(group) > 1 else group[0] for group in groups.values()]
 
 
-def device_of(plan: AgentPlan, device: torch.device) -> str:
-    """Where an agent's own process learns: the visible GPUs in turn, or the CPU."""
-    if device.type != "cuda":
-        return str(device)
-    return f"cuda:{plan.number % torch.cuda.device_count()}"
+def start_learner(plan: AgentPlan, board: ControlBoard, device: torch.device, pipe: Connection) -> BaseProcess:
+    """An agent's own learner process, on the visible GPUs in turn, or on the CPU."""
+    where = f"cuda:{plan.number % torch.cuda.device_count()}" if device.type == "cuda" else str(device)
+    process = mp.get_context().Process(
+        target=learning.run,
+        args=(without_scheme(plan), board, where, pipe),
+        name=f"learner of {plan.name}",
+        daemon=True,
+    )
+    process.start()
+    return process
 
 
 def start_from(agent: Agent, path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,13 @@ import numpy as np
 from trainer.boards import VERSIONS_KEPT, AgentBoard, ControlBoard
 from trainer.config import Config
 from trainer.metrics import Rate, ReturnWindow, bottleneck
+
+# Figures that each of several agents has of its own in a row.
+OWN = {
+    "frames", "updates", "updates_per_s", "episodes", "return_mean", "length_mean", "epsilon_mean", "loss", "td_error",
+    "samples_per_insert", "policy_lag_updates", "grad_norm", "q_mean", "q_max", "target_q_mean", "churn",
+    "dormant_share",
+}  # fmt: skip
 
 
 class Telemetry:
@@ -73,3 +81,16 @@ class Telemetry:
             "eta_s": (config.budget_frames - frames) / frames_per_s if frames_per_s > 0 else math.nan,
             **figures,
         }
+
+
+def joined(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One row of several agents': means of numbers under plain keys (frames: the largest), each one's own below."""
+    row: dict[str, Any] = {}
+    for key, value in rows[0].items():
+        values = [own[key] for own in rows if key in own]
+        if key == "frames":
+            row[key] = max(values)
+        else:
+            row[key] = float(np.mean(values)) if isinstance(value, int | float) and None not in values else value
+    row["updates"] = int(sum(own["updates"] for own in rows))
+    return row | {f"{name}/{key}": own[key] for name, own in zip(names, rows, strict=True) for key in own if key in OWN}

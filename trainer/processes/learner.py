@@ -25,12 +25,13 @@ from trainer.agents import AgentPlan
 from trainer.algorithms import ALGORITHMS
 from trainer.boards import VERSIONS_KEPT, ControlBoard, error_text
 from trainer.diagnostics import diagnose
-from trainer.learning import Learner, Stack, feed, flat_weights, linear
+from trainer.learning import Learner, feed, flat_weights, linear
 from trainer.limiter import Limiter
 from trainer.priorities import PrioritizedStreamSampler
 from trainer.replay import Batch, StreamReplay, StreamSampler
 from trainer.resources import keep_freed_memory
 from trainer.signals import obey_parent
+from trainer.stacking import Stack
 
 IDLE_S = 2e-4  # between two looks of a learner that has nothing due
 SLACK = 8  # updates by which one agent of a stack may be ahead of another before it is updated alone

@@ -1,0 +1,104 @@
+"""Agents' own learner processes as the main process sees them; `trainer.system` starts them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+from trainer.agents import AgentPlan
+from trainer.boards import split_error
+from trainer.errors import exit_words
+from trainer.limiter import Limiter
+from trainer.loggers import Loggers
+
+START_LEARNER_S = 60.0  # that an agent's learner process may take to start
+SHUTDOWN_S = 4.0  # until one that does not end by itself is killed
+
+
+class LearnerProcess:
+    """An agent's own learner process as the main process sees it; started anew when it dies or hangs.
+
+    Args:
+        plan: the agent.
+        start: starts the process with its end of a pipe; the only place that starts processes gives it.
+        loggers: are told when it is started anew.
+        hang_s: without a sign of life it is taken for hung.
+    """
+
+    def __init__(
+        self, plan: AgentPlan, start: Callable[[Connection], BaseProcess], loggers: Loggers, hang_s: float
+    ) -> None:
+        self.plan, self._start, self._loggers, self._hang_s = plan, start, loggers, hang_s
+        self.figures: dict[str, float] = {}
+        self.restarts = 0
+        self._process: BaseProcess | None = None
+        self._limiter = Limiter(
+            plan.config.budget_frames, plan.config.learner.warmup_frames, plan.config.schedule.frames_per_update, 1
+        )
+
+    def start(self) -> None:
+        """Start it; it goes on from its agent's newest checkpoint, if there is one."""
+        self._pipe, theirs = Pipe()
+        self.plan.board.learner_heartbeat[0] = time.monotonic() + START_LEARNER_S
+        self._process = self._start(theirs)
+        theirs.close()
+
+    def settled(self) -> bool:
+        """Whether it has made every update that its agent's frames owe it."""
+        self._limiter.updates = int(self.plan.board.updates[0])
+        return self._limiter.settled(self.plan.board.total_frames())
+
+    def check(self) -> None:
+        """Take its reports; if it died or hangs, say so, let collection go on without it, and start it anew."""
+        assert self._process is not None
+        error = self._read()
+        silent = time.monotonic() - self.plan.board.learner_heartbeat[0]
+        if self._process.exitcode is None and silent < self._hang_s:
+            return
+        if self._process.exitcode is None:
+            why = f"showed no sign of life for {silent:.0f} s and was ended"
+            self._process.kill()
+        else:
+            traceback, cause = split_error(error)
+            why = f"died: {cause or f'it was ended by {exit_words(self._process.exitcode)}'}"
+            if traceback:
+                self._loggers.event(f"traceback of the learner of {self.plan.name}:\n{traceback}", role="learner")
+        self.plan.board.frame_limit[0] = self.plan.config.budget_frames  # nobody waits for it
+        self.restarts += 1
+        self._loggers.event(
+            f"the learner of {self.plan.name} (pid {self._process.pid}) {why}; it is started anew from its agent's "
+            "last checkpoint",
+            role="learner",
+        )
+        self.start()
+
+    def _read(self) -> str:
+        try:
+            while self._pipe.poll():
+                kind, value = self._pipe.recv()
+                if kind == "row":
+                    self.figures = value
+                elif kind == "error":
+                    return str(value)
+        except (EOFError, OSError):
+            pass
+        return ""
+
+    def save(self) -> None:
+        """Ask for a checkpoint; it is written while everything goes on."""
+        try:
+            self._pipe.send("save")
+        except OSError:  # it is dead, which check() finds
+            return
+
+    def close(self) -> None:
+        """Let it save its last checkpoint and end; kill it if it does not."""
+        if self._process is None:
+            return
+        self._process.join(SHUTDOWN_S)
+        if self._process.exitcode is None:
+            self._process.kill()
+        self._pipe.close()
