@@ -82,7 +82,7 @@ def stacked(repeats: int) -> list[Row]:
     from trainer.algorithms import ALGORITHMS
     from trainer.config import AlgorithmConfig, LearnerConfig
     from trainer.learning import Learner
-from trainer.stacking import Stack
+    from trainer.stacking import Stack
 
     torch.set_num_threads(1)
     rows = []

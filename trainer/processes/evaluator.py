@@ -94,6 +94,7 @@ class Players:
         actors = [make_policy(config, spec) for config, spec in agents]
         self._flats = [flatten_parameters(actor) for actor in actors]
         self.networks: list[Any] = [actor.module[0].module for actor in actors]
+        self._recorded: dict[Any, Policy] = {}
 
     @property
     def flat(self) -> Tensor:
@@ -104,6 +105,13 @@ class Players:
         """Take weights, float32 [sum of numel]."""
         for own, part in zip(self._flats, flat.split([own.numel() for own in self._flats]), strict=True):
             own.copy_(part)
+
+    def policy(self, agent: int, seen: list[np.ndarray], mask: np.ndarray | None) -> Policy:
+        """An agent's greedy policy for arrays of these shapes; recorded once, as each recording keeps its memory."""
+        form = (agent, mask is None, *(array.shape for array in seen))
+        if form not in self._recorded:
+            self._recorded[form] = greedy_policy(self.networks[agent], seen, mask)
+        return self._recorded[form]
 
     def as_return(self, agent: int, values: np.ndarray) -> np.ndarray:
         """Values of an agent's network as the returns that they stand for."""
@@ -164,7 +172,7 @@ def evaluate(
             own.act = RandomPlayer(spec, seed + agent)
         else:
             seen, mask = own.stacks.seen(observations[agent]), observations[agent].get("action_mask")
-            own.act = greedy_policy(players.networks[agent], seen, mask)
+            own.act = players.policy(agent, seen, mask)
         places.append(own)
     present = [p.copy() for p in world.present]
     with torch.inference_mode():
