@@ -320,6 +320,17 @@ def test_a_frozen_agent_keeps_its_weights_and_may_start_from_another_runs(small_
     assert torch.equal(other, checkpoint.load(policy)["weights"]) and not torch.equal(one, other)
 
 
+@pytest.mark.parametrize("schedule", ["sync", "sequential"])
+def test_processes_of_their_own_want_the_asynchronous_schedule(
+    schedule: str, small_config: Callable[..., Config]
+) -> None:
+    config = small_config(env=COUNTING, agents={"learner": "process"}, schedule={"name": schedule})
+    with pytest.raises(
+        ConfigError, match=f"agents.learner=process .* schedule={schedule} does not: set agents.learner"
+    ):
+        train(config, ["test"])
+
+
 def test_own_values_reach_their_agent_only_and_wrong_ones_are_refused(
     small_config: Callable[..., Config], tmp_path: Path
 ) -> None:

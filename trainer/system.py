@@ -283,6 +283,11 @@ def build(
         for plan in plans
         if plan not in own
     ]
+    if learners and config.schedule.name != "async":
+        raise ConfigError(
+            f"agents.learner=process learns while others collect, which schedule={config.schedule.name} does not: set "
+            "agents.learner=stacked or sequential"
+        )
     telemetry = [Telemetry(plan.config, board, plan.board, plan.streams.rows) for plan in plans]
     return System(config, run_dir, plans, device, board, telemetry, loggers, stop, agents, workers, learners)
 
