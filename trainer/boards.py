@@ -165,10 +165,6 @@ class AgentBoard:
         """The agent's transitions, collected by all workers."""
         return int(self.frames.sum())
 
-    def paused(self) -> bool:
-        """Whether the agent's limit holds collection back."""
-        return self.frames.sum() >= self.frame_limit[0]
-
     def read_episodes(self, seen: np.ndarray) -> np.ndarray:
         """Episodes finished since ``seen`` (int64 [W], updated in place), float64 [n, 3] as in ``episodes``."""
         new = []

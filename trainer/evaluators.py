@@ -12,7 +12,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from trainer.agents import AgentPlan
+from envs import EnvSpec
 from trainer.boards import split_error
 from trainer.config import Config
 from trainer.errors import RunFailed, exit_words
@@ -99,11 +99,13 @@ class RemoteEvaluator:
 class LocalEvaluator:
     """Evaluates at once in this process: for ``sequential``."""
 
-    def __init__(self, config: Config, plans: Sequence[AgentPlan], run_dir: Path, flat: Callable[[], Tensor]) -> None:
+    def __init__(
+        self, config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path, flat: Callable[[], Tensor]
+    ) -> None:
         self._flat = flat
         # Building a policy draws from the global generator, from which training draws too.
         with torch.random.fork_rng():
-            self._judge = Judge(config, [(plan.config, plan.spec) for plan in plans], run_dir)
+            self._judge = Judge(config, agents, run_dir)
         self._result: Evaluation | None = None
 
     def request(self, frames: int) -> None:

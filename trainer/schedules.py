@@ -9,10 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from trainer.metrics import EverySeconds
-from trainer.processes.learner import Agent, StackedAgents
+from trainer.processes.learner import IDLE_S, Agent, StackedAgents
 from trainer.system import SUPERVISE_EVERY_S, System
-
-IDLE_S = 2e-4  # between two looks of a learner that has nothing due
 
 
 def run_async(system: System) -> Iterator[None]:

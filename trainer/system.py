@@ -33,7 +33,7 @@ from trainer.boards import RUN, STOP, ControlBoard, split_error
 from trainer.config import SEEDS_PER_RUN, Config, ConfigError, first_line
 from trainer.errors import RunFailed, exit_words
 from trainer.evaluators import LocalEvaluator, RemoteEvaluator
-from trainer.learners import LearnerProcess
+from trainer.learners import SHUTDOWN_S, LearnerProcess
 from trainer.learning import NotFinite
 from trainer.loggers import Loggers
 from trainer.processes import collector as collecting
@@ -45,7 +45,6 @@ from trainer.signals import StopSignals
 from trainer.telemetry import Telemetry, joined
 
 SUPERVISE_EVERY_S = 0.1
-SHUTDOWN_S = 4.0  # until what does not end by itself is killed
 START_ERROR_S = 3.0  # until the exit code of a process that failed to start is known
 POLL_S = 2e-4
 
@@ -170,8 +169,9 @@ class System:
         """A checkpoint of every agent after ``frames`` frames, and the policy to play by; written aside and renamed."""
         path = self.run_dir / "checkpoints" / "last_policy.pt"
         evaluating.save_policy(path, self.flat(), frames, float("nan"))
-        for agent, telemetry in zip(self.agents, self.telemetry, strict=False):
-            agent.save(frames, episodes=telemetry.episodes.state_dict(), torch_rng=torch.get_rng_state())
+        for agent in self.agents:  # all of them, or the frozen ones where others learn in their own processes
+            episodes = self.telemetry[agent.plan.number].episodes.state_dict()
+            agent.save(frames, episodes=episodes, torch_rng=torch.get_rng_state())
         for learner in self.learners:
             learner.save()
 
@@ -187,7 +187,7 @@ class System:
             example = (worker if isinstance(worker, Agent) else worker.agents[0]).replay.example()
             (worker.learner if isinstance(worker, Agent) else worker.stack).prepare(example)
         if config.schedule.name == "sequential":
-            self.evaluator = LocalEvaluator(config, self.plans, self.run_dir, self.flat)
+            self.evaluator = LocalEvaluator(config, own_specs(self.plans), self.run_dir, self.flat)
             self.rollouts = [_virtual_worker(plan, self.board) for plan in plans]
         else:
             use_fork_server()
