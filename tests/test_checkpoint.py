@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.checkpoint import CheckpointError, load, numbered, save, write_aside
+from trainer.checkpoint import CheckpointError, aside_of, load, numbered, remove_partial, save, write_aside
 
 
 class Malicious:
@@ -44,6 +44,14 @@ def test_a_numpy_generator_goes_on_where_it_was(tmp_path):
     other.bit_generator.state = load(tmp_path / "a.pt")["rng"]
     assert other.integers(0, 10**9, 50).tolist() == rng.integers(0, 10**9, 50).tolist()
     assert other.integers(0, 10, 5, dtype=np.int32).tolist() == rng.integers(0, 10, 5, dtype=np.int32).tolist()
+
+
+def test_what_a_killed_process_was_writing_is_removed_and_nothing_else(tmp_path):
+    write_aside({}, tmp_path / "best" / "policy.pt")
+    for path in (tmp_path / "best" / "policy.pt", tmp_path / "summary.json"):
+        aside_of(path).write_bytes(b"half")
+    remove_partial(tmp_path)
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()] == ["best/policy.pt"]
 
 
 def test_only_the_newest_are_kept_and_in_order(tmp_path):

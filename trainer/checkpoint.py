@@ -18,10 +18,24 @@ class CheckpointError(RuntimeError):
     """A checkpoint that cannot be read; its text is one sentence for the user."""
 
 
+PARTIAL = ".partial"  # ending of a file that is being written
+
+
+def aside_of(path: Path) -> Path:
+    """Where a file is written before it is renamed to ``path``."""
+    return path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove what processes that are gone were writing anywhere in ``folder`` as they were killed."""
+    for path in folder.rglob(f".*{PARTIAL}"):
+        path.unlink(missing_ok=True)
+
+
 def write_aside(state: dict[str, Any], path: Path) -> None:
     """``torch.save`` that leaves either the whole file or none: written beside it, flushed to the disk, renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = aside_of(path)
     try:
         with open(aside, "wb") as file:
             torch.save(state, file)

@@ -94,6 +94,7 @@ class RemoteEvaluator:
         self._process.join(2)
         if self._process.exitcode is None:
             self._process.kill()
+            self._process.join()
 
 
 class LocalEvaluator:

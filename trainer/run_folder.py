@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from trainer.checkpoint import aside_of
 from trainer.config import Config, ConfigError, to_yaml
 
 PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "hydra-core", "wandb", "ale-py", "box2d", "envpool")
@@ -61,7 +62,7 @@ def versions(seed: int) -> dict[str, Any]:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write aside and rename."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = aside_of(path)
     aside.write_text(json.dumps(content, indent=2) + "\n")
     os.replace(aside, path)
 

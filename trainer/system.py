@@ -240,6 +240,7 @@ class System:
         for rollout in self.rollouts:
             rollout.world.close()
         self.evaluator, self.collector, self.rollouts = None, None, []
+        checkpoint.remove_partial(self.run_dir)  # the evaluator may have been saving its best policy
         torch.set_num_threads(self.config.learner.num_threads)
 
 
