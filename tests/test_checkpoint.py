@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.checkpoint import CheckpointError, aside_of, load, numbered, remove_partial, save, write_aside
+from trainer.checkpoint import CheckpointError, load, numbered, save, write_aside
+from trainer.run_folder import aside_of, remove_partial
 
 
 class Malicious:

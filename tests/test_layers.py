@@ -22,7 +22,7 @@ LAYERS = [
     {"agents", "priorities", "learning"},
     {"algorithms", "acting", "replay", "recording", "checkpoint", "selfplay", "telemetry"},
     {"networks", "metrics", "loggers", "boards", "limiter", "plot", "resources", "run_folder", "compose"}
-    | {"signals", "errors"},
+    | {"signals", "errors", "scripting"},
     {"validation"},
     {"config"},
 ]

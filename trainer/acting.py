@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from envs import EnvSpec
 from trainer.boards import ordered_tensors
 from trainer.config import CollectorConfig
+from trainer.scripting import script
 
 Observation = dict[str, np.ndarray]
 Policy = Callable[[list[np.ndarray], np.ndarray | None], tuple[np.ndarray, np.ndarray]]
@@ -83,7 +84,7 @@ def greedy_policy(
 
     with torch.no_grad():
         module = _Greedy(network, mask is not None, noise_size > 0)
-        recorded = torch.jit.trace(module, tuple(tensors(seen, mask)), check_trace=False).forward
+        recorded = script(module, tensors(seen, mask)).forward
 
     def policy(seen: list[np.ndarray], mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         action, values = recorded(*tensors(seen, mask))
@@ -129,7 +130,7 @@ def stacked_policy(
 
     with torch.no_grad():
         example = inputs(seen, mask)
-        recorded = torch.jit.trace(make_fx(torch.vmap(act))(*example), tuple(example), check_trace=False).forward
+        recorded = script(make_fx(torch.vmap(act))(*example), example).forward
 
     def policy(seen: list[np.ndarray], mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         action, values = recorded(*inputs(seen, mask))

@@ -10,26 +10,13 @@ from typing import Any
 import torch
 
 from trainer.config import first_line
+from trainer.run_folder import aside_of
 
 FORMAT = 1
 
 
 class CheckpointError(RuntimeError):
     """A checkpoint that cannot be read; its text is one sentence for the user."""
-
-
-PARTIAL = ".partial"  # ending of a file that is being written
-
-
-def aside_of(path: Path) -> Path:
-    """Where a file is written before it is renamed to ``path``."""
-    return path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
-
-
-def remove_partial(folder: Path) -> None:
-    """Remove what processes that are gone were writing anywhere in ``folder`` as they were killed."""
-    for path in folder.rglob(f".*{PARTIAL}"):
-        path.unlink(missing_ok=True)
 
 
 def write_aside(state: dict[str, Any], path: Path) -> None:

@@ -14,6 +14,8 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import CodeGen
 
+from trainer.scripting import script
+
 
 def record(gradients: Callable, example: list[Tensor], execution: str) -> Callable:
     """Record ``gradients`` on copies of ``example`` and return what runs the recording.
@@ -46,7 +48,7 @@ def record(gradients: Callable, example: list[Tensor], execution: str) -> Callab
     with torch.no_grad():
         if execution == "compile":
             return torch.compile(recorded, fullgraph=True, dynamic=False)
-        return torch.jit.trace(recorded, tuple(t.clone() for t in example), check_trace=False)
+        return script(recorded, [t.clone() for t in example])
 
 
 def _share_equal_calls(graph: Graph) -> None:

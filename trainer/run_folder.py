@@ -14,10 +14,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint import aside_of
 from trainer.config import Config, ConfigError, to_yaml
 
 PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "hydra-core", "wandb", "ale-py", "box2d", "envpool")
+PARTIAL = ".partial"  # ending of a file that is being written
 
 
 def create(config: Config, command: list[str]) -> tuple[Path, Config]:
@@ -58,6 +58,17 @@ def versions(seed: int) -> dict[str, Any]:
         "git_dirty": bool(_git("status", "--porcelain")),
         "seed": seed,
     }
+
+
+def aside_of(path: Path) -> Path:
+    """Where a file is written before it is renamed to ``path``."""
+    return path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove what processes that are gone were writing anywhere in ``folder`` as they were killed."""
+    for path in folder.rglob(f".*{PARTIAL}"):
+        path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -41,6 +41,7 @@ from trainer.processes import evaluator as evaluating
 from trainer.processes import learner as learning
 from trainer.processes.learner import Agent, StackedAgents
 from trainer.replay import worker_rows
+from trainer.run_folder import remove_partial
 from trainer.signals import StopSignals
 from trainer.telemetry import Telemetry, joined
 
@@ -240,7 +241,7 @@ class System:
         for rollout in self.rollouts:
             rollout.world.close()
         self.evaluator, self.collector, self.rollouts = None, None, []
-        checkpoint.remove_partial(self.run_dir)  # the evaluator may have been saving its best policy
+        remove_partial(self.run_dir)  # the evaluator may have been saving its best policy
         torch.set_num_threads(self.config.learner.num_threads)
 
 
