@@ -62,6 +62,12 @@ class CollectorWorkers:
         """The collector that all workers began in, by which TorchRL's weights are handed on."""
         return self._collectors[0]
 
+    @property
+    def processes(self) -> list[Any]:
+        """The process of each worker, as far as they are started."""
+        found = [(getattr(collector, "procs", ()), index) for collector, index in self._place]
+        return [processes[index] for processes, index in found if index < len(processes)]
+
     def start(self) -> None:
         """Start all workers and wait until they are up.
 
@@ -149,6 +155,10 @@ class CollectorWorkers:
             f"{self._name(worker)} {why}; another one takes its place, the others go on", role=f"collector {worker}"
         )
         self.board.write_error(worker, "")
+        collector, _ = self._place[worker]
+        if collector is not self.first:  # nothing is left in it
+            collector.shutdown(timeout=SHUTDOWN_S, raise_on_error=False)
+            self._collectors.remove(collector)
         for agent in self.plans[worker].agents:
             own = agent.streams.streams_of(worker)
             cursor = agent.board.cursor[own]

@@ -56,6 +56,11 @@ class RemoteEvaluator:
         self._process = self._start(theirs)
         theirs.close()
 
+    @property
+    def busy(self) -> bool:
+        """Whether an evaluation that was asked for has not been handed out."""
+        return self._busy
+
     def request(self, frames: int) -> None:
         """Evaluate the weights of now, or, while the evaluator is busy, those of the moment it is free."""
         self._wanted = frames
@@ -142,6 +147,11 @@ class LocalEvaluator:
         with torch.random.fork_rng():
             self._judge = Judge(config, agents, run_dir)
         self._result: Evaluation | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether an evaluation has not been handed out."""
+        return self._result is not None
 
     def request(self, frames: int) -> None:
         """Evaluate the weights of now."""

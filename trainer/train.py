@@ -143,7 +143,8 @@ class Loop:
     """
 
     def __init__(self, system: System) -> None:
-        config = system.config
+        config, self.system = system.config, system
+        self.evaluating = False  # an evaluation was not ended, and is to be made again
         self.evaluate_every = Every(config.evaluator.every_frames)
         self.save_every = EverySeconds(config.checkpoint.save_every_seconds)
         self.log_every, self.supervise_every = (
@@ -158,11 +159,15 @@ class Loop:
 
     def state_dict(self) -> dict[str, Any]:
         """For the checkpoint."""
-        return {"wall_s": time.monotonic() - self.start, "evaluate_every": self.evaluate_every.state_dict()}
+        return {
+            "wall_s": time.monotonic() - self.start,
+            "evaluate_every": self.evaluate_every.state_dict(),
+            "evaluating": self.system.evaluator is not None and self.system.evaluator.busy,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        self.wall_s = state["wall_s"]
+        self.wall_s, self.evaluating = state["wall_s"], state["evaluating"]
         self.evaluate_every.load_state_dict(state["evaluate_every"])
 
 
@@ -174,6 +179,8 @@ def _train(system: System, loop: Loop) -> dict[str, Any]:
     for telemetry in system.telemetry:
         telemetry.start = loop.start
     system.publish()
+    if loop.evaluating:
+        evaluator.request(system.total_frames())
     for loop.whole in SCHEDULES[config.schedule.name](system):
         if system.stop.number and loop.whole:  # a round is ended first, unless that takes long
             raise Stopped
