@@ -72,7 +72,8 @@ def run(preset: str, words: tuple[str, ...], seed: int) -> list[Row]:
         Row(
             f"resume, {preset}, fall of the greedy return over a stop / without one",
             fall / without, "x", 1.0, at_most=True,
-            detail=f"{told}; mean fall {fall:.1f}, without a stop {without:.1f}; final greedy {summary['eval_return_mean']:.1f}",
+            detail=f"{told}; mean fall {fall:.1f}, without a stop {without:.1f}; "
+            f"final greedy {summary['eval_return_mean']:.1f}",
         ),
         Row(f"resume, {preset}, most updates/s after resumes / before the first", most, "x",
             detail="a burst would show"),

@@ -6,8 +6,6 @@ The way of a transition: ``processes/collector.py`` -> ``replay.py`` -> ``proces
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,14 +53,14 @@ def train(config: Config, command: list[str]) -> dict[str, Any]:
     world = envs.describe_world(config.env)
     device = choose_device(config.learner.device)
     with run_folder.opened(config, command) as (run_dir, config):
-        return _train_in(run_dir, config, world, device)
+        with run_folder.scratch_folder(Path(config.replay.scratch_dir or run_dir / "scratch")) as scratch:
+            return _train_in(run_dir, scratch, config, world, device)
 
 
 def _train_in(
-    run_dir: Path, config: Config, world: Sequence[tuple[str, EnvSpec]], device: torch.device
+    run_dir: Path, scratch: Path, config: Config, world: Sequence[tuple[str, EnvSpec]], device: torch.device
 ) -> dict[str, Any]:
     streams = [streams_of(own_config(config, name)) for name, _ in world]
-    scratch = Path(config.replay.scratch_dir or run_dir / "scratch") / f"replay_{os.getpid()}"
     info = RunInfo(
         run_dir, config.env.id, config.algorithm.name, config.seed, config.budget_frames, to_dict(config),
         streams[0].num_workers, streams[0].num_streams, str(device),
@@ -77,7 +75,6 @@ def _train_in(
     start = time.monotonic()
     with StopSignals(leftovers=scratch) as stop:
         try:
-            scratch.mkdir(parents=True)
             needed = sum(
                 row_bytes(spec, wants_values(own_config(config, name))) * rows.rows
                 for (name, spec), rows in zip(world, streams, strict=True)
@@ -96,7 +93,6 @@ def _train_in(
                 loggers.event(f"traceback of the {error.role}:\n{error.traceback}", role=error.role)
             raise
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
             summary["total_s"] = time.monotonic() - start
             summary = {key: plain_value(value) for key, value in summary.items()}
             try:
