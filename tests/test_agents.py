@@ -189,6 +189,23 @@ def test_no_replay_ever_holds_another_agents_transition(
         assert set(written[used]) == set(range(first, first + 8))  # every row, not only those that were drawn
 
 
+def test_agents_of_a_stack_whose_frames_differ_never_wait_for_one_another(
+    small_config: Callable[..., Config], started: Callable[[Config], System]
+) -> None:
+    """One has updates due, another has not, and nobody collects before the first has made them."""
+    config = small_config(
+        env=COUNTING,
+        learner={"prefetch_batches": 1},  # fewer than an agent of a stack may be ahead
+        schedule={"frames_per_update": 1.0, "tolerance_frames": 8},
+        budget_frames=2_000,
+    )
+    system, deadline = started(config), time.monotonic() + 120
+    system.publish()
+    for _ in run_async(system):
+        assert time.monotonic() < deadline, "both sides wait"
+    assert all(agent.limiter.updates > 1_000 for agent in system.agents)
+
+
 def final_weights(config: Config, poison: bool, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
     """Weights of all agents after a run, in which agent_1's replay and weights are spoilt half way."""
     from trainer import schedules

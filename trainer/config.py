@@ -195,6 +195,14 @@ class LoggerConfig:
 
 
 @dataclass(frozen=True)
+class TelemetryConfig:
+    """What is recorded beside the figures of a row."""
+
+    trace: bool = False  # RUN/trace.json, for ui.perfetto.dev: what every process did when
+    trace_events: int = 20_000  # that each process keeps of it, the last ones
+
+
+@dataclass(frozen=True)
 class Config:
     """One run."""
 
@@ -214,6 +222,7 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     faults: FaultsConfig = field(default_factory=FaultsConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
 
 
 def config_keys(config: Any = Config, prefix: str = "") -> dict[str, Any]:

@@ -19,6 +19,7 @@ from trainer.config import Config
 from trainer.errors import RunFailed, exit_words
 from trainer.loggers import Loggers
 from trainer.processes.evaluator import Evaluation, Judge
+from trainer.trace import open_trace
 
 EXIT_CODE_S = 3.0  # until the exit code of a process whose pipe has ended is known
 
@@ -146,6 +147,8 @@ class LocalEvaluator:
         # Building a policy draws from the global generator, from which training draws too.
         with torch.random.fork_rng():
             self._judge = Judge(config, agents, run_dir)
+        self._trace = open_trace(config, "evaluator")
+        self._trace.follow(self._judge, "evaluate", "evaluate", self._judge.agents)
         self._result: Evaluation | None = None
 
     @property
@@ -168,3 +171,4 @@ class LocalEvaluator:
     def close(self) -> None:
         """Close the environments."""
         self._judge.close()
+        self._trace.save()

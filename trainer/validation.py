@@ -26,7 +26,8 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         "schedule.frames_per_update schedule.tolerance_frames schedule.frames_per_round schedule.episodes_per_round "
         "schedule.updates_per_round evaluator.episodes evaluator.final_episodes evaluator.num_envs "
         "agents.hang_seconds faults.period_seconds faults.hang_seconds faults.worker_memory_mb "
-        "checkpoint.save_every_seconds checkpoint.keep_last logger.every_seconds",
+        "checkpoint.save_every_seconds checkpoint.keep_last logger.every_seconds "
+        "telemetry.trace_events",
     ),
     "0 or above": (
         lambda x: x >= 0,

@@ -35,6 +35,7 @@ from trainer.replay_copy import ReplayCopy
 from trainer.resources import keep_freed_memory
 from trainer.signals import obey_parent
 from trainer.stacking import Stack
+from trainer.trace import NoTrace, Trace, all_of, open_trace
 
 IDLE_S = 2e-4  # between two looks of a learner that has nothing due
 SLACK = 8  # updates by which one agent of a stack may be ahead of another before it is updated alone
@@ -66,6 +67,7 @@ class Agent:
         self.sampler: StreamSampler | PrioritizedStreamSampler = uniform
         if config.algorithm.prioritized:
             self.sampler = prioritized(plan, uniform, self.replay)
+        self.gather = self.replay.batches
         self.learner = Learner(algorithm, config.learner, config.algorithm, device)
         assert config.schedule.tolerance_frames is not None  # a run's configuration is resolved
         self.limiter = Limiter(
@@ -99,7 +101,7 @@ class Agent:
 
     def learn(self, counts: Sequence[int]) -> None:
         """``counts[0]`` updates on batches that are gathered at once."""
-        for batch in feed(self.replay, self.learner.device, counts[0]):
+        for batch in feed(self.gather, self.learner.device, counts[0]):
             self.updated(batch, self.learner.update(batch))
 
     def updated(self, batch: Batch, priority: Tensor) -> None:
@@ -195,9 +197,9 @@ class StackedAgents:
         common = min((own for own, agent in zip(due, self.agents, strict=True) if not agent.frozen), default=0)
         if common:
             counts = [min(own, common) for own in due]
-        else:  # agents that live longer have more frames; at the end everything that is owed is made
-            over = any(so_far >= agent.config.budget_frames for agent, so_far in zip(self.agents, frames, strict=True))
-            counts = [own if own > (0 if over else SLACK) else 0 for own in due]
+        else:  # agents that live longer have more frames; once they hold collection up, or ended it, all is made
+            held = any(so_far >= agent.board.frame_limit[0] for agent, so_far in zip(self.agents, frames, strict=True))
+            counts = [own if own > (0 if held else SLACK) else 0 for own in due]
         if not any(counts):
             return False
         for agent, so_far in zip(self.agents, frames, strict=True):
@@ -210,7 +212,7 @@ class StackedAgents:
     def learn(self, counts: Sequence[int]) -> None:
         """``counts[a]`` updates of agent a, on batches that each gathers by itself."""
         fed = [
-            feed(agent.replay, agent.learner.device, count) if count else iter(())
+            feed(agent.gather, agent.learner.device, count) if count else iter(())
             for agent, count in zip(self.agents, counts, strict=True)
         ]
         for _ in range(max(counts)):
@@ -218,6 +220,20 @@ class StackedAgents:
             for agent, batch, priority in zip(self.agents, batches, self.stack.update(batches), strict=True):
                 if batch is not None:
                     agent.updated(batch, priority)
+
+
+def follow(trace: Trace | NoTrace, worker: Agent | StackedAgents) -> None:
+    """Let a trace show what a worker does; one that shows nothing changes nothing."""
+    agents = worker.agents if isinstance(worker, StackedAgents) else [worker]
+    for agent in agents:
+        trace.follow(agent, "gather", "sample", agent.name)
+        trace.follow(agent, "publish", "publish", agent.name)
+        trace.follow(agent, "figures", "log", agent.name)
+        trace.follow(agent, "save", "checkpoint", agent.name)
+    if isinstance(worker, StackedAgents):
+        trace.follow(worker.stack, "update", "update", all_of([agent.name for agent in agents]))
+    else:
+        trace.follow(worker.learner, "update", "update", worker.name)
 
 
 def prioritized(plan: AgentPlan, uniform: StreamSampler, replay: StreamReplay) -> PrioritizedStreamSampler:
@@ -249,9 +265,12 @@ def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -
     obey_parent()
     keep_freed_memory()
     torch.set_num_threads(plan.config.learner.num_threads)
+    trace = open_trace(plan.config, "learner", plan.name)
     try:
         agent = Agent(plan, torch.device(device))
         agent.learner.prepare(agent.replay.example())
+        follow(trace, agent)
+        sleep = trace.waiting(time.sleep, "idle", plan.name)
         found = checkpoint.newest(plan.folder)
         if found is not None:
             agent.load_state_dict(found, with_sampler=False)
@@ -267,7 +286,7 @@ def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -
                 pipe.recv()
                 pipe.send(("saved", str(agent.save(plan.board.total_frames()))))
             if not agent.work():
-                time.sleep(IDLE_S)
+                sleep(IDLE_S)
                 plan.board.learner_waited_s[0] += IDLE_S
         agent.save(plan.board.total_frames())
     except (BrokenPipeError, ConnectionResetError, EOFError):
@@ -275,3 +294,5 @@ def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -
     except Exception as error:
         pipe.send(("error", error_text(error)))
         raise SystemExit(1) from error
+    finally:
+        trace.save()
