@@ -206,6 +206,31 @@ def test_agents_of_a_stack_whose_frames_differ_never_wait_for_one_another(
     assert all(agent.limiter.updates > 1_000 for agent in system.agents)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "learner"),
+    [("sequential", "stacked"), ("sync", "sequential"), ("async", "stacked"), ("async", "process")],
+)
+def test_updates_are_those_that_finished_episodes_owe(
+    schedule: str, learner: str, small_config: Callable[..., Config]
+) -> None:
+    """One for every three episodes of an agent, whatever its frames; another agent has a value of its own."""
+    config = small_config(
+        env=COUNTING,
+        agents={"learner": learner, "overrides": {"agent_1": {"schedule": {"episodes_per_update": 0.5}}}},
+        schedule={"name": schedule, "episodes_per_update": 3.0},
+        budget_frames=3_000,
+    )
+    train(config, ["test"])
+    for agent, per_update in (("agent_0", 3.0), ("agent_1", 0.5), ("agent_2", 3.0)):
+        state = checkpoint.newest(Path(str(config.run_dir)) / "agents" / agent / "checkpoints")
+        assert state is not None
+        episodes, updates = state["episodes_done"], state["limiter"]["updates"]
+        assert 3_000 / 9 < episodes < 3_100  # of one to nine steps
+        missing = int(episodes / per_update) - updates
+        # Collectors may have been within their last step, of 8 sub-environments, as the run was found to be over.
+        assert 0 <= missing <= (8 / per_update + 1 if schedule == "async" else 0)
+
+
 def final_weights(config: Config, poison: bool, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
     """Weights of all agents after a run, in which agent_1's replay and weights are spoilt half way."""
     from trainer import schedules

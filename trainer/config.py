@@ -130,6 +130,7 @@ class ScheduleConfig:
 
     name: str = one_of("async", "sync", "sequential")
     frames_per_update: float | None = 10.0  # inverse replay ratio; None: no limit on either side (async only)
+    episodes_per_update: float | None = None  # in its place: finished episodes for each update, in all environments
     tolerance_frames: int | None = (
         None  # how far collection may run ahead of learning; None: 2 steps of all, at least 512
     )

@@ -56,6 +56,7 @@ def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
         board.frames[:] = of_workers
     else:
         board.frames[0] = sum(of_workers)
+    board.episodes_before[0] = found.get("episodes_done", 0)
     if "episodes" in found:  # only the main process knows them
         system.telemetry[plan.number].episodes.load_state_dict(found["episodes"])
     try:
@@ -79,7 +80,7 @@ def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
         if learner.plan is plan:
             learner.limiter.load_state_dict(found["limiter"])
             if board.lost_at[0]:
-                learner.limiter.begin_again(int(board.lost_at[0]))
+                learner.limiter.begin_again(int(board.lost_at[0]), int(board.episodes_before[0]))
     if board.lost_at[0]:
         return False
     return found["frames"] == frames and found["replay"]["streams"] == asdict(plan.streams)

@@ -75,7 +75,7 @@ def _updates(system: System, worker: Agent | StackedAgents) -> Iterator[bool]:
     for agent in agents:
         frames = agent.board.total_frames()
         agent.anneal(frames)
-        due = agent.limiter.due(frames)
+        due = agent.limiter.due(frames, agent.board.total_episodes())
         if fixed is not None:
             due = fixed if frames >= agent.config.learner.warmup_frames else 0
         owed.append(0 if agent.frozen else int(due))

@@ -119,9 +119,10 @@ class System:
         """Whether the budget is collected and every update that it is owed is made."""
         if self.total_frames() < self.config.budget_frames:
             return False
-        return all(agent.frozen or agent.limiter.settled(agent.board.total_frames()) for agent in self.agents) and all(
-            learner.settled() for learner in self.learners
-        )
+        return all(
+            agent.frozen or agent.limiter.settled(agent.board.total_frames(), agent.board.total_episodes())
+            for agent in self.agents
+        ) and all(learner.settled() for learner in self.learners)
 
     def publish(self) -> None:
         """Hand the collectors a new version of all weights; waits for none of them."""

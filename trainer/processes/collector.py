@@ -224,6 +224,7 @@ class Rollout:
         if plan.exact:
             assert plan.snapshot is not None
             self.load_state_dict(checkpoint.load(plan.snapshot))
+        self.by_episodes = any(agent.config.schedule.episodes_per_update is not None for agent in plan.agents)
         self.trace, self.wait = open_trace(plan.config, "collector", str(plan.worker)), self._wait
         if isinstance(self.trace, Trace):
             names = all_of([agent.name for agent in plan.agents])
@@ -306,10 +307,11 @@ class Rollout:
     @torch.inference_mode()
     def run(self) -> None:
         """Asynchronous: step with the newest weights until told to stop, or paused by an agent's frame limit."""
-        board, agents = self.board, [seat.board for seat in self.seats]
+        board, agents, by_episodes = self.board, [seat.board for seat in self.seats], self.by_episodes
         while not board.stopping():
             frames = [agent.total_frames() for agent in agents]
-            if any(so_far >= agent.frame_limit[0] for so_far, agent in zip(frames, agents, strict=True)):
+            held = any(so_far >= agent.frame_limit[0] for so_far, agent in zip(frames, agents, strict=True))
+            if held or (by_episodes and any(own.total_episodes() >= own.episode_limit[0] for own in agents)):
                 self.wait()
                 continue
             self.pull()

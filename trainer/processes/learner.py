@@ -28,7 +28,7 @@ from trainer.algorithms import ALGORITHMS
 from trainer.boards import VERSIONS_KEPT, ControlBoard, error_text
 from trainer.diagnostics import diagnose
 from trainer.learning import Learner, feed, flat_weights, linear
-from trainer.limiter import Limiter
+from trainer.limiter import NO_LIMIT, Limiter
 from trainer.priorities import PrioritizedStreamSampler
 from trainer.replay import Batch, StreamReplay, StreamSampler
 from trainer.replay_copy import ReplayCopy
@@ -72,7 +72,7 @@ class Agent:
         assert config.schedule.tolerance_frames is not None  # a run's configuration is resolved
         self.limiter = Limiter(
             config.budget_frames, config.learner.warmup_frames, config.schedule.frames_per_update,
-            config.schedule.tolerance_frames,
+            config.schedule.tolerance_frames, config.schedule.episodes_per_update, plan.streams.num_streams,
         )  # fmt: skip
         self.publish_: Callable[[Any], None] = plan.weights.send  # or TorchRL's update_policy_weights_
         self.copy = ReplayCopy(
@@ -81,13 +81,20 @@ class Agent:
 
     def open_limit(self) -> None:
         """Let the collectors go as far as the limiter allows; a frozen agent holds nobody back."""
-        self.board.frame_limit[0] = self.config.budget_frames if self.frozen else self.limiter.frame_limit()
+        board, frames = self.board, self.board.total_frames()
+        board.frame_limit[0] = self.config.budget_frames if self.frozen else self.limiter.frame_limit()
+        board.episode_limit[0] = NO_LIMIT if self.frozen else self.limiter.episode_limit(frames)
+
+    def holds_collection_up(self, frames: int) -> bool:
+        """Whether collectors wait for this agent after ``frames`` frames, or have ended."""
+        board = self.board
+        return frames >= board.frame_limit[0] or board.total_episodes() >= board.episode_limit[0]
 
     def due(self, frames: int) -> int:
         """Updates that may be made now, at most a chunk of batches."""
         if self.frozen:
             return 0
-        return int(min(self.limiter.due(frames), self.config.learner.prefetch_batches))
+        return int(min(self.limiter.due(frames, self.board.total_episodes()), self.config.learner.prefetch_batches))
 
     def work(self) -> bool:
         """One chunk of due updates; whether there was any."""
@@ -153,7 +160,7 @@ class Agent:
         self.learner.load_state_dict(state["learner"])
         self.limiter.load_state_dict(state["limiter"])
         if self.board.lost_at[0]:
-            self.limiter.begin_again(int(self.board.lost_at[0]))
+            self.limiter.begin_again(int(self.board.lost_at[0]), int(self.board.episodes_before[0]))
         self.board.updates[0] = self.limiter.updates
         if with_sampler:
             self.sampler.load_state_dict(state["sampler"])
@@ -174,7 +181,7 @@ class Agent:
             OSError: the disk refuses.
         """
         state = {**self.state_dict(), "frames": frames, "seed": self.plan.seed, **more}
-        state["frames_of_workers"] = self.board.frames.tolist()
+        state["frames_of_workers"], state["episodes_done"] = self.board.frames.tolist(), self.board.total_episodes()
         state["replay"] = self.copy.save() if self.config.checkpoint.replay else None
         return checkpoint.save(self.plan.folder, state, frames, self.config.checkpoint.keep_last)
 
@@ -198,7 +205,7 @@ class StackedAgents:
         if common:
             counts = [min(own, common) for own in due]
         else:  # agents that live longer have more frames; once they hold collection up, or ended it, all is made
-            held = any(so_far >= agent.board.frame_limit[0] for agent, so_far in zip(self.agents, frames, strict=True))
+            held = any(agent.holds_collection_up(n) for agent, n in zip(self.agents, frames, strict=True))
             counts = [own if own > (0 if held else SLACK) else 0 for own in due]
         if not any(counts):
             return False
