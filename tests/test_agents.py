@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -306,7 +307,7 @@ def test_a_learner_process_that_dies_or_hangs_is_named_and_restarted_and_stops_n
     assert all(board.version.min() > 1 for board in boards)  # what they learn reaches the collectors
     assert victim._process.pid != pid and [learner.restarts for learner in system.learners] == [0, 1, 0]
     log = (Path(str(config.run_dir)) / "log.txt").read_text()
-    assert f"the learner of agent_1 (pid {pid})" in log
+    assert f"[learner agent_1 pid {pid}] the learner of agent_1 (pid {pid})" in log
     assert ("SIGKILL" if fault == signal.SIGKILL else "no sign of life") in log
 
 
@@ -332,6 +333,11 @@ def test_a_whole_run_of_each_kind_leaves_each_agents_figures_and_checkpoints(
         assert state is not None and state["limiter"]["updates"] >= (1_000 - 200) // 4 - 64
         assert state["learner"]["learning_rate"] == pytest.approx(0.01 if agent == 2 else 2.5e-4)
         assert last[f"{name}/frames"] >= 1_000
+    log = (folder / "log.txt").read_text().splitlines()
+    ids = [re.match(r"\S+ \S+ \[(main|evaluator) pid (\d+)\] ", line) for line in log]
+    who = {(found[1], int(found[2]) == os.getpid()) for found in ids if found is not None}
+    # Evaluations are another process's, but for those of the end.
+    assert len(who) == 3 and who == {("main", True), ("evaluator", False), ("evaluator", True)} and all(ids)
     assert last["updates"] == sum(last[f"agent_{agent}/updates"] for agent in range(3))
     assert not (folder / "scratch").exists() or not any((folder / "scratch").iterdir())
 

@@ -149,11 +149,10 @@ class CollectorWorkers:
         if len(failures) > self.config.faults.max_failures:
             raise self._failure(worker, why, traceback, count=len(failures))
         self.restarts += 1
+        role, pid = f"collector {worker}", int(self.board.pid[worker])
         if traceback:
-            self._loggers.event(f"traceback of collector {worker}:\n{traceback}", role=f"collector {worker}")
-        self._loggers.event(
-            f"{self._name(worker)} {why}; another one takes its place, the others go on", role=f"collector {worker}"
-        )
+            self._loggers.event(f"traceback of collector {worker}:\n{traceback}", role, pid=pid)
+        self._loggers.event(f"{self._name(worker)} {why}; another one takes its place, the others go on", role, pid=pid)
         self.board.write_error(worker, "")
         collector, _ = self._place[worker]
         if collector is not self.first:  # nothing is left in it
@@ -175,7 +174,7 @@ class CollectorWorkers:
             f"{self.config.faults.max_failures})"
         )
         text = f"{self._name(worker)} {why}{often if count > 1 else ''}"
-        return RunFailed(text, role=f"collector {worker}", traceback=traceback)
+        return RunFailed(text, f"collector {worker}", traceback, int(self.board.pid[worker]))
 
     def _name(self, worker: int) -> str:
         return f"collector worker {worker} (pid {self.board.pid[worker]}, {self._what(worker)})"

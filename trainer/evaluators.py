@@ -120,11 +120,11 @@ class RemoteEvaluator:
         while self._failures[0] < now - faults.period_seconds:
             self._failures.popleft()
         if len(self._failures) > faults.max_failures:
-            raise RunFailed(text, role="evaluator", traceback=traceback)
+            raise RunFailed(text, "evaluator", traceback, self._process.pid)
         self.restarts += 1
         if traceback:
-            self._loggers.event(f"traceback of the evaluator:\n{traceback}", role="evaluator")
-        self._loggers.event(f"{text}; another one takes its place", role="evaluator")
+            self._loggers.event(f"traceback of the evaluator:\n{traceback}", "evaluator", pid=self._process.pid)
+        self._loggers.event(f"{text}; another one takes its place", "evaluator", pid=self._process.pid)
         self._begin()
         if self._busy:
             self._busy, self._wanted = False, max(self._wanted, self._asked)

@@ -67,16 +67,19 @@ class LearnerProcess:
             traceback, cause = split_error(error)
             why = f"died: {cause or f'it was ended by {exit_words(self._process.exitcode)}'}"
             if traceback:
-                self._loggers.event(f"traceback of the learner of {self.plan.name}:\n{traceback}", role="learner")
+                self._event(f"traceback of the learner of {self.plan.name}:\n{traceback}")
         self.plan.board.frame_limit[0] = self.plan.config.budget_frames  # nobody waits for it
         self.plan.board.episode_limit[0] = NO_LIMIT
         self.restarts += 1
-        self._loggers.event(
+        self._event(
             f"the learner of {self.plan.name} (pid {self._process.pid}) {why}; it is started anew from its agent's "
-            "last checkpoint",
-            role="learner",
+            "last checkpoint"
         )
         self.start()
+
+    def _event(self, text: str) -> None:
+        assert self._process is not None
+        self._loggers.event(text, role="learner", agent=self.plan.name, pid=self._process.pid)
 
     def _read(self) -> str:
         try:

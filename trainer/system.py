@@ -167,7 +167,7 @@ class System:
                 raise
             agent.frozen = True
             agent.open_limit()
-            self.loggers.event(f"{agent.name} learns no more: {error}", role="learner")
+            self.loggers.event(f"{agent.name} learns no more: {error}", role="learner", agent=agent.name)
             return {}
 
     def check(self) -> None:

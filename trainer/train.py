@@ -90,7 +90,7 @@ def _train_in(
         except Exception as error:
             summary["reason"] = first_line(error)
             if isinstance(error, RunFailed) and error.traceback:
-                loggers.event(f"traceback of the {error.role}:\n{error.traceback}", role=error.role)
+                loggers.event(f"traceback of the {error.role}:\n{error.traceback}", role=error.role, pid=error.pid)
             raise
         finally:
             summary["total_s"] = time.monotonic() - start
@@ -120,7 +120,8 @@ def _run(system: System, summary: dict[str, Any]) -> None:
             if stop.number:  # it went to the workers too, and they were faster
                 raise Stopped from error
             role, traceback = getattr(error, "role", "main"), getattr(error, "traceback", "")
-            raise RunFailed(f"{error} (checkpoints: {system.run_dir / 'checkpoints'})", role, traceback) from error
+            pid = getattr(error, "pid", None)
+            raise RunFailed(f"{error} (checkpoints: {system.run_dir / 'checkpoints'})", role, traceback, pid) from error
         finally:
             summary |= _last_figures(system)
             keep(system, loop)
@@ -245,6 +246,7 @@ def report(system: System, evaluation: Evaluation) -> None:
         f"evaluation at {evaluation.frames} frames: return {evaluation.mean:.1f} +- {evaluation.std:.1f} over "
         f"{len(evaluation.returns)} greedy episodes{best}",
         role="evaluator",
+        pid=evaluation.pid,
     )
     system.loggers.write(
         {

@@ -55,6 +55,7 @@ class Evaluation:
         best: whether its mean is above all before.
         by_agent: mean return of each, where there are several; the lists then hold one agent's episodes after the
             other's.
+        pid: of the process that played them.
     """
 
     frames: int
@@ -66,6 +67,7 @@ class Evaluation:
     discounted: list[float]
     best: bool = False
     by_agent: dict[str, float] = field(default_factory=dict)
+    pid: int = field(default_factory=os.getpid)
 
     @property
     def mean(self) -> float:
