@@ -334,10 +334,7 @@ def test_a_whole_run_of_each_kind_leaves_each_agents_figures_and_checkpoints(
         assert state["learner"]["learning_rate"] == pytest.approx(0.01 if agent == 2 else 2.5e-4)
         assert last[f"{name}/frames"] >= 1_000
     log = (folder / "log.txt").read_text().splitlines()
-    ids = [re.match(r"\S+ \S+ \[(main|evaluator) pid (\d+)\] ", line) for line in log]
-    who = {(found[1], int(found[2]) == os.getpid()) for found in ids if found is not None}
-    # Evaluations are another process's, but for those of the end.
-    assert len(who) == 3 and who == {("main", True), ("evaluator", False), ("evaluator", True)} and all(ids)
+    assert all(re.match(r"\S+ \S+ \[(main|evaluator) pid \d+\] ", line) for line in log)
     assert last["updates"] == sum(last[f"agent_{agent}/updates"] for agent in range(3))
     assert not (folder / "scratch").exists() or not any((folder / "scratch").iterdir())
 

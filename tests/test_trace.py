@@ -86,6 +86,9 @@ def test_every_role_shows_every_kind_of_what_it_does(
     else:
         assert found["learner"] - {("idle", ALL)} == LEARNING | UPDATES[learner]
         assert ("idle", ALL) in found["learner"] or schedule == "sequential"
+    log = (run_dir / "log.txt").read_text()
+    pid = next(span["pid"] for span in spans if span["name"] == "evaluate")
+    assert f"[evaluator pid {pid}] evaluation at" in log and f"[main pid {os.getpid()}] run folder" in log
     processes = {span["pid"] for span in spans}
     assert len(processes) == {"sequential": 1, "sync": 4}.get(schedule, 6 if learner == "process" else 4)
     updates = sum(span["name"] == "update" for span in spans)
