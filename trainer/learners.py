@@ -48,6 +48,12 @@ class LearnerProcess:
         self._process = self._start(theirs)
         theirs.close()
 
+    @property
+    def pid(self) -> int:
+        """Of the process that is there now."""
+        assert self._process is not None and self._process.pid is not None  # it is started
+        return self._process.pid
+
     def settled(self) -> bool:
         """Whether it has made every update that its agent's frames owe it."""
         self.limiter.updates = int(self.plan.board.updates[0])
