@@ -101,10 +101,11 @@ class BatchedVector:
         """Where it stands; None where the environment cannot tell."""
         return {"own": state_of(self), "env": state_of(self._env.unwrapped)} if self._plain else None
 
-    def set_state(self, state: dict[str, Any], actions: Any) -> None:
-        """Stand where another one stood."""
+    def set_state(self, state: dict[str, Any], actions: Any) -> Observation:
+        """Stand where another one stood; what is observed there."""
         set_state(self._env.unwrapped, state["env"])
         set_state(self, state["own"])
+        return self._observation
 
     def close(self) -> None:
         """Closes the environment."""

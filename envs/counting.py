@@ -180,11 +180,10 @@ class CountingWorld:
         """Where all streams stand."""
         return {"vectors": [vector.state() for vector in self._vectors], "own": state_of(self)}
 
-    def set_state(self, state: dict[str, Any], actions: Any) -> None:
-        """Stand where another one stood."""
-        for vector, own in zip(self._vectors, state["vectors"], strict=True):
-            vector.set_state(own, actions)
+    def set_state(self, state: dict[str, Any], actions: Any) -> list[Observation]:
+        """Stand where another one stood; what is observed there."""
         set_state(self, state["own"])
+        return [vector.set_state(own, None) for vector, own in zip(self._vectors, state["vectors"], strict=True)]
 
     def close(self) -> None:
         """Holds nothing that must be given back."""
@@ -278,9 +277,10 @@ class CountingVector:
         """Where all streams stand."""
         return state_of(self)
 
-    def set_state(self, state: dict[str, Any], actions: Any) -> None:
-        """Stand where another one stood."""
+    def set_state(self, state: dict[str, Any], actions: Any) -> Observation:
+        """Stand where another one stood; what is observed there."""
         set_state(self, state)
+        return self._observation
 
     def close(self) -> None:
         """Holds nothing that must be given back."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.spec import EnvError, EnvSpec, Leaf
+from envs.state import set_state, state_of
 from envs.world import Observation, Step
 
 
@@ -57,6 +58,16 @@ class GridVector:
             if self._world.turn >= self._world.max_turns:
                 self._ended[:], self.present[0][:] = True, False
         return [(seen[a], self._reward[a], self._never, self._ended) for a in range(len(self.agents))]
+
+    def state(self) -> dict[str, Any]:
+        """Where all worlds stand."""
+        return {"own": state_of(self), "world": state_of(self._world)}
+
+    def set_state(self, state: dict[str, Any], actions: Any) -> list[Observation]:
+        """Stand where another one stood; what is observed there."""
+        set_state(self, state["own"])
+        set_state(self._world, state["world"])
+        return self._observations(self._world.observe())
 
     def render(self) -> Any:
         """The picture of world 0, uint8 [height, width, 3]."""

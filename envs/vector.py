@@ -161,8 +161,11 @@ class SyncVector:
         """Where it stands: how the running episodes began, and what they show."""
         return {"begun": list(self._begun), "own": state_of(self)}
 
-    def set_state(self, state: dict[str, Any], actions: list[NDArray[np.int64]]) -> None:
+    def set_state(self, state: dict[str, Any], actions: list[NDArray[np.int64]]) -> Observation:
         """Play up to where another one stood; ``actions[i]`` int64 [steps] are sub-environment i's since its reset.
+
+        Returns:
+            What is observed there, [N, ...].
 
         Raises:
             EnvError: as in `step`.
@@ -181,6 +184,7 @@ class SyncVector:
         for name, array in shown.items():
             if not np.array_equal(array, self._observation[name]):
                 raise ValueError(f"{self.spec.id} showed another {name} when its episodes were played again")
+        return self._observation
 
     def render(self) -> Any:
         """The picture of sub-environment 0, in the render mode that it was made with."""

@@ -11,9 +11,9 @@ effect.
 When all agents of a sub-environment have ended, the next step starts its next episode, whatever the actions.
 
 A world whose ``state()`` is not None can go on elsewhere: ``set_state(state, actions)`` puts another one of the same
-making, which was reset, where it stood; ``actions[a][i]``, int64 [steps], are agent a's in sub-environment i's running
-episode, by which environments that cannot tell their state are played up to it. It raises ValueError where that led
-somewhere else.
+making, which was reset, where it stood, and returns what is observed there. ``actions[a][i]``, int64 [steps], are agent
+a's in sub-environment i's running episode, by which environments that cannot tell their state are played up to it; it
+raises ValueError where that led somewhere else.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class Solo:
         vector = self._vector.state() if hasattr(self._vector, "state") else None
         return None if vector is None else {"vector": vector, "present": torch.from_numpy(self.present[0].copy())}
 
-    def set_state(self, state: dict[str, Any], actions: list[list[NDArray[np.int64]]]) -> None:
+    def set_state(self, state: dict[str, Any], actions: list[list[NDArray[np.int64]]]) -> list[Observation]:
         """Stand where another one stood; see the file's head."""
-        self._vector.set_state(state["vector"], actions[0])
         self.present[0][:] = state["present"].numpy()
+        return [self._vector.set_state(state["vector"], actions[0])]
 
     def render(self) -> Any:
         """The picture of sub-environment 0."""

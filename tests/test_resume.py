@@ -34,6 +34,7 @@ ENVIRONMENTS = {
     "played again": {**CARTPOLE, "vectorization": "sync"},
     "box2d": {"id": "LunarLander-v3", "backend": "gymnasium"},
     "agents": {"id": "CountingAgents", "backend": "counting_agents"},
+    "grid": {"id": "treasurehunt", "backend": "grid", "kwargs": {"num_agents": 2, "height": 9, "width": 9}},
 }
 EVERYTHING = {"noisy": True, "prioritized": True, "n_step": 3, "target_tau": 0.01}
 
@@ -108,7 +109,7 @@ def test_in_rounds_a_run_that_is_stopped_and_goes_on_ends_bit_identical(
     assert "bit-identical" not in (second / "log.txt").read_text()
 
     folders = sorted(path.parent for path in first.rglob("frames_*.pt"))
-    assert len(folders) == (2 if name == "agents" else 1)
+    assert len(folders) == (2 if name in ("agents", "grid") else 1)
     for folder in folders:
         mine, its = checkpoint.newest(folder), checkpoint.newest(second / folder.relative_to(first))
         assert mine is not None and its is not None
@@ -121,6 +122,18 @@ def test_in_rounds_a_run_that_is_stopped_and_goes_on_ends_bit_identical(
         assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
     if schedule == "sequential":  # else the evaluator has its own pace
         assert best(first) == best(second)
+
+
+def test_rounds_of_an_environment_that_cannot_go_on_begin_new_episodes(small_config: Callable[..., Config]) -> None:
+    minatar = {"id": "MinAtar/Breakout-v1", "backend": "gymnasium"}
+    config = small_config(env=minatar, budget_frames=3_000, schedule={"name": "sync"}, logger={"every_seconds": 0.01})
+    folder = Path(str(config.run_dir))
+    stop_at(folder, 700)
+    train(config, ["first"])
+    assert go_on(config)["status"] == "finished"
+    log = (folder / "log.txt").read_text()
+    assert "warning: MinAtar/Breakout-v1 showed another observation when its episodes were played again" in log
+    assert "so this run will not be bit-identical to one that was not stopped" in log
 
 
 def best(folder: Path) -> float:

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+import envs
 from trainer import checkpoint
 from trainer.agents import AgentPlan
 from trainer.checkpoint import CheckpointError
-from trainer.replay import close_episodes
+from trainer.processes.collector import episode_actions
+from trainer.replay import close_episodes, worker_rows
 from trainer.replay_copy import ReplayCopy
 from trainer.system import Resumed, System, snapshot_path
 
@@ -26,7 +28,7 @@ def restore(system: System) -> None:
     except CheckpointError as error:
         loggers.event(f"warning: {error}")
     whole = [_restore_agent(system, plan, run.get("frames")) for plan in system.plans]
-    exact = system.config.schedule.name != "async" and all(whole) and _has_snapshots(system, run)
+    exact = system.config.schedule.name != "async" and all(whole) and _workers_can_go_on(system, run)
     if not exact:
         for plan in system.plans:
             _close_all(plan)
@@ -89,14 +91,29 @@ def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
     return found["frames"] == frames and found["replay"]["streams"] == asdict(plan.streams)
 
 
-def _has_snapshots(system: System, run: dict[str, Any]) -> bool:
-    for worker in range(system.plans[0].streams.num_workers):
+def _workers_can_go_on(system: System, run: dict[str, Any]) -> bool:
+    """Whether every worker's state belongs to this checkpoint, and the first one's environments can be put there."""
+    streams, states = system.plans[0].streams, []
+    for worker in range(streams.num_workers):
         try:
-            state = checkpoint.load(snapshot_path(system.run_dir, worker))
+            states.append(checkpoint.load(snapshot_path(system.run_dir, worker)))
         except CheckpointError:
             return False
-        if state["number"] != run["frames"] or state["world"] is None:
+        if states[-1]["number"] != run["frames"] or states[-1]["world"] is None:
             return False
+    world = envs.make_world(system.config.env, streams.envs_per_worker)
+    try:
+        world.reset(system.config.seed)
+        actions = [
+            episode_actions(worker_rows(plan.storage, plan.streams, 0), seat["time"], seat["age"].numpy())
+            for plan, seat in zip(system.plans, states[0]["seats"], strict=True)
+        ]
+        world.set_state(states[0]["world"], actions)
+    except ValueError as error:
+        system.loggers.event(f"warning: {error}")
+        return False
+    finally:
+        world.close()
     return True
 
 

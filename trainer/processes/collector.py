@@ -120,17 +120,6 @@ class Seat:
             getattr(self, name)[:] = state[name].numpy()
         self.num_absent = self.num_envs - int(np.count_nonzero(self.present))
 
-    def episode_actions(self) -> list[np.ndarray]:
-        """The actions since each sub-environment's episode began, int64 [steps] each.
-
-        Raises:
-            ValueError: an episode is longer than the replay's ring, where its actions lie.
-        """
-        if (self.age >= self.ring).any():
-            raise ValueError("an episode is longer than the part of the replay that holds its actions")
-        times = [np.arange(self.time - age, self.time) % self.ring for age in self.age]
-        return [self.rows["action"][slots, i].copy() for i, slots in enumerate(times)]
-
     def write_seen(self) -> None:
         """The first half of a row: what the agent acts on."""
         rows, i = self.rows, self.time % self.ring
@@ -250,7 +239,11 @@ class Rollout:
         assert self.crew.noise is not None
         for seat, own in zip(self.seats, state["seats"], strict=True):
             seat.load_state_dict(own)
-        self.world.set_state(state["world"], [seat.episode_actions() for seat in self.seats])
+        observations = self.world.set_state(
+            state["world"], [episode_actions(seat.rows, seat.time, seat.age) for seat in self.seats]
+        )
+        for seat, observation in zip(self.seats, observations, strict=True):
+            seat.observation = observation
         for rng, own in zip(self.crew.noise, state["noise"], strict=True):
             rng.bit_generator.state = own
 
@@ -393,6 +386,24 @@ class StreamCollector(Collector):
             if self._rollout is not None:
                 self._rollout.trace.save()
         return TensorDict({}, [1])
+
+
+def episode_actions(rows: dict[str, np.ndarray], time: int, age: np.ndarray) -> list[np.ndarray]:
+    """The actions since each sub-environment's episode began, int64 [steps] each.
+
+    Args:
+        rows: a worker's columns [ring, N, ...].
+        time: rows that were written.
+        age: steps of each episode, [N].
+
+    Raises:
+        ValueError: an episode is longer than the ring, where its actions lie.
+    """
+    ring = len(rows["action"])
+    if (age >= ring).any():
+        raise ValueError("an episode is longer than the part of the replay that holds its actions")
+    times = [np.arange(time - steps, time) % ring for steps in age]
+    return [rows["action"][slots, i].copy() for i, slots in enumerate(times)]
 
 
 def first_seed(plan: CollectorPlan) -> int:
