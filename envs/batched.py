@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from envs.spaces import Field, allocate, batch_writer
 from envs.spec import EnvError, EnvSpec
+from envs.state import set_state, state_of
 from envs.vector import Observation, Step
 
 
@@ -28,6 +29,7 @@ class BatchedVector:
         num_envs: int,
         clip_rewards: bool = False,
         env: Any = None,
+        plain: bool = False,
     ) -> None:
         """Makes it.
 
@@ -39,7 +41,9 @@ class BatchedVector:
             num_envs: N.
             clip_rewards: whether ``step`` returns the reward's sign; ``raw_reward`` float32 [N] is never clipped.
             env: an environment that exists already.
+            plain: whether all that it is made of are arrays, numbers and generators (`envs.state`).
         """
+        self._plain = plain
         self.spec, self.num_envs = spec, num_envs
         self._reset_env, self._env, self._clip = reset_env, env, clip_rewards
         self._seed: int | None = None
@@ -92,6 +96,15 @@ class BatchedVector:
         if self._clip:
             np.sign(self.raw_reward, out=self._reward)
         return self._observation, self._reward, self._terminated, self._truncated
+
+    def state(self) -> dict[str, Any] | None:
+        """Where it stands; None where the environment cannot tell."""
+        return {"own": state_of(self), "env": state_of(self._env.unwrapped)} if self._plain else None
+
+    def set_state(self, state: dict[str, Any], actions: Any) -> None:
+        """Stand where another one stood."""
+        set_state(self._env.unwrapped, state["env"])
+        set_state(self, state["own"])
 
     def close(self) -> None:
         """Closes the environment."""

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from envs.spec import EnvError, EnvSpec, Leaf
+from envs.state import set_state, state_of
 from envs.vector import Observation, Step
 
 PRIME = 1_000_003
@@ -175,6 +176,16 @@ class CountingWorld:
             np.logical_not(terminated | truncated, out=present)
         return steps
 
+    def state(self) -> dict[str, Any]:
+        """Where all streams stand."""
+        return {"vectors": [vector.state() for vector in self._vectors], "own": state_of(self)}
+
+    def set_state(self, state: dict[str, Any], actions: Any) -> None:
+        """Stand where another one stood."""
+        for vector, own in zip(self._vectors, state["vectors"], strict=True):
+            vector.set_state(own, actions)
+        set_state(self, state["own"])
+
     def close(self) -> None:
         """Holds nothing that must be given back."""
 
@@ -262,6 +273,14 @@ class CountingVector:
         if self._clip:
             np.sign(self.raw_reward, out=self._reward)
         return self._observation, self._reward, self._terminated, self._truncated
+
+    def state(self) -> dict[str, Any]:
+        """Where all streams stand."""
+        return state_of(self)
+
+    def set_state(self, state: dict[str, Any], actions: Any) -> None:
+        """Stand where another one stood."""
+        set_state(self, state)
 
     def close(self) -> None:
         """Holds nothing that must be given back."""

@@ -31,7 +31,7 @@ from envs.spec import EnvError, EnvSpec
 from envs.vector import SyncVector
 
 # tests/envs/test_native.py shows for each of them: transitions from given states equal the single environment's within
-# float32, the final observation is kept, the time limit truncates, the next step resets.
+# float32, the final observation is kept, the time limit truncates, the next step resets, its state can be kept.
 NATIVE = frozenset({"CartPole-v1"})
 
 # What a missing package is called in messages of Python and Gymnasium -> our extra that installs it.
@@ -175,7 +175,7 @@ def _native(
         observation, info = vector.reset(seed=seed)
         return vector, observation, info
 
-    return BatchedVector(spec, fields, reset_env, num_envs, env.clip_rewards, vector)
+    return BatchedVector(spec, fields, reset_env, num_envs, env.clip_rewards, vector, plain=env.id in NATIVE)
 
 
 def _missing(env_id: str, error: Exception) -> EnvError:

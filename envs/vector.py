@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from envs.spaces import Field, allocate, fault_of, row_writer
 from envs.spec import EnvError, EnvSpec
+from envs.state import set_state, state_of
 
 Observation = dict[str, NDArray[Any]]
 Step = tuple[Observation, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]
@@ -74,6 +75,8 @@ class SyncVector:
         self._infos: list[Any] = [None] * num_envs
         self._build_all(build)
         self._env_steps = [env.step for env in self.envs]
+        self._bare = [env.unwrapped for env in self.envs]
+        self._begun: list[dict[str, Any]] = [{} for _ in range(num_envs)]  # how each episode's reset can be repeated
 
     def _build_all(self, build: Callable[[], Any]) -> None:
         self.envs: list[Any] = []
@@ -154,6 +157,31 @@ class SyncVector:
             np.sign(reward, out=self._reward)
         return self._observation, self._reward, terminated, truncated
 
+    def state(self) -> dict[str, Any]:
+        """Where it stands: how the running episodes began, and what they show."""
+        return {"begun": list(self._begun), "own": state_of(self)}
+
+    def set_state(self, state: dict[str, Any], actions: list[NDArray[np.int64]]) -> None:
+        """Play up to where another one stood; ``actions[i]`` int64 [steps] are sub-environment i's since its reset.
+
+        Raises:
+            EnvError: as in `step`.
+            ValueError: it shows something else than was seen there: the environment is not fully seeded.
+        """
+        for index, (begun, own) in enumerate(zip(state["begun"], actions, strict=True)):
+            if "generator" in begun:
+                self._bare[index].np_random.bit_generator.state = begun["generator"]
+            self._start(index, begun.get("seed"))
+            self._begun[index] = begun
+            for action in list(own + self.spec.action_start):
+                self._rows[index], *_, self._infos[index] = self._env_steps[index](action)
+        self._write_observation()
+        shown = {name: array.copy() for name, array in self._observation.items()}
+        set_state(self, state["own"])
+        for name, array in shown.items():
+            if not np.array_equal(array, self._observation[name]):
+                raise ValueError(f"{self.spec.id} showed another {name} when its episodes were played again")
+
     def render(self) -> Any:
         """The picture of sub-environment 0, in the render mode that it was made with."""
         return self.envs[0].render()
@@ -170,6 +198,10 @@ class SyncVector:
 
     def _start(self, index: int, seed: int | None) -> None:
         try:
+            if seed is None:
+                self._begun[index] = {"generator": self._bare[index].np_random.bit_generator.state}
+            else:
+                self._begun[index] = {"seed": seed}
             self._rows[index], self._infos[index] = self.envs[index].reset(seed=seed)
         except Exception as error:
             raise self._failure(index, "reset", error) from error

@@ -9,6 +9,11 @@ A world has ``agents`` (names), ``specs`` (an `EnvSpec` for each), ``num_envs``,
 episode has just ended (the observation is its final one), nor where it died or has not joined; its action there has no
 effect.
 When all agents of a sub-environment have ended, the next step starts its next episode, whatever the actions.
+
+A world whose ``state()`` is not None can go on elsewhere: ``set_state(state, actions)`` puts another one of the same
+making, which was reset, where it stood; ``actions[a][i]``, int64 [steps], are agent a's in sub-environment i's running
+episode, by which environments that cannot tell their state are played up to it. It raises ValueError where that led
+somewhere else.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from envs.spec import EnvSpec
@@ -57,6 +63,16 @@ class Solo:
         np.logical_or(step[2], step[3], out=self.present[0])
         np.logical_not(self.present[0], out=self.present[0])
         return [step]
+
+    def state(self) -> dict[str, Any] | None:
+        """Where it stands, of tensors and plain values; None where that cannot be told."""
+        vector = self._vector.state() if hasattr(self._vector, "state") else None
+        return None if vector is None else {"vector": vector, "present": torch.from_numpy(self.present[0].copy())}
+
+    def set_state(self, state: dict[str, Any], actions: list[list[NDArray[np.int64]]]) -> None:
+        """Stand where another one stood; see the file's head."""
+        self._vector.set_state(state["vector"], actions[0])
+        self.present[0][:] = state["present"].numpy()
 
     def render(self) -> Any:
         """The picture of sub-environment 0."""

@@ -11,6 +11,7 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"  # before torch is imported
 
 from collections.abc import Callable, Iterator  # noqa: E402
+from contextlib import ExitStack  # noqa: E402
 from dataclasses import replace  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
@@ -28,6 +29,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "schedule": {"frames_per_update": 4.0, "tolerance_frames": 64, "frames_per_round": 128},
     "evaluator": {"every_frames": 0, "episodes": 4, "final_episodes": 2, "num_envs": 2},
     "logger": {"terminal": "none", "every_seconds": 0.1},
+    "faults": {"max_failures": 0},  # a test that wants to see a worker come again says so
 }
 
 
@@ -63,11 +65,12 @@ def started() -> Iterator[Callable[[Config], Any]]:
     from trainer.signals import StopSignals
 
     opened: list[Any] = []
+    folders = ExitStack()
 
     def start(config: Config) -> Any:
         torch.manual_seed(config.seed)
         world = envs.describe_world(config.env)
-        run_dir, config = run_folder.create(config, ["test"])
+        run_dir, config = folders.enter_context(run_folder.opened(config, ["test"]))
         workers = config.collector.num_workers
         assert workers is not None
         budget = config.budget_frames
@@ -82,3 +85,4 @@ def started() -> Iterator[Callable[[Config], Any]]:
     for parts in opened:
         parts.close()
         parts.loggers.close({})
+    folders.close()

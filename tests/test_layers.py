@@ -14,9 +14,10 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [
     {"run", "eval", "play"},
     {"train"},
-    {"schedules"},
+    {"schedules", "resume"},
     {"system", "forkserver", "finished"},
-    {"evaluators", "learners"},
+    {"collectors", "evaluators"},
+    {"learners"},
     {"processes"},
     {"diagnostics", "stacking"},
     {"agents", "priorities", "learning"},
@@ -121,11 +122,15 @@ def breaches(root: Path) -> list[str]:
 
 
 def test_no_lock_stands_between_processes() -> None:
-    """Nor a thread beside them, but for W&B's uploads: shared memory has one writer for each field instead."""
+    """Nor a thread beside them: shared memory has one writer for each field instead.
+
+    But for W&B's uploads, and for TorchRL's wait for a worker that takes a dead one's place, while learning goes on.
+    """
     banned = {"Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "Thread", "ThreadPoolExecutor"}
     for path in [*ROOT.glob("trainer/**/*.py"), *ROOT.glob("envs/**/*.py")]:
+        allowed = {"Thread"} if path == ROOT / "trainer/collectors.py" else set()
         if path != ROOT / "trainer/loggers/wandb.py":
-            assert not names(path) & banned, path
+            assert not names(path) & banned - allowed, path
 
 
 def test_the_house_keeps_its_layers() -> None:

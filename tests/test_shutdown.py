@@ -37,7 +37,7 @@ SMALL = [
     "collector.envs_per_worker=4", "replay.capacity_frames=4000", "learner.device=cpu", "learner.batch_size=32",
     "learner.warmup_frames=100", "schedule.frames_per_update=8", "schedule.tolerance_frames=64",
     "evaluator.every_frames=200", "evaluator.episodes=4", "evaluator.num_envs=2", "evaluator.final_episodes=2",
-    "logger.every_seconds=0.1", "logger.terminal=plain",
+    "logger.every_seconds=0.1", "logger.terminal=plain", "faults.max_failures=0",
 ]  # fmt: skip
 COUNTING = ["env.id=Counting", "env.backend=counting", "env.kwargs.step_seconds=0.001"]
 FAULTY = ["env.id=Faulty-v0", "env.backend=gymnasium", "env.import_modules=[faulty_environment]"]

@@ -16,6 +16,7 @@ from trainer.config import CollectorConfig
 from trainer.scripting import script
 
 Observation = dict[str, np.ndarray]
+Seed = int | list[int] | np.random.Generator
 Policy = Callable[[list[np.ndarray], np.ndarray | None], tuple[np.ndarray, np.ndarray]]
 
 
@@ -45,6 +46,15 @@ class FrameStacks:
         """What the network sees: leaves in the spec's order, [N, (stack,) ...]."""
         return [self._stacks.get(leaf.name, observation[leaf.name]) for leaf in self._leaves]
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """The frames of now."""
+        return {name: torch.from_numpy(stack.copy()) for name, stack in self._stacks.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take up the frames of an earlier `state_dict`."""
+        for name, stack in state.items():
+            self._stacks[name][:] = stack.numpy()
+
 
 class _Greedy(nn.Module):
     def __init__(self, network: nn.Module, masked: bool, noisy: bool) -> None:
@@ -61,7 +71,7 @@ class _Greedy(nn.Module):
 
 
 def greedy_policy(
-    network: nn.Module, seen: list[np.ndarray], mask: np.ndarray | None, seed: int | list[int] | None = None
+    network: nn.Module, seen: list[np.ndarray], mask: np.ndarray | None, seed: Seed | None = None
 ) -> Policy:
     """``policy(seen, mask)``: the best legal action of each row, int64 [N], and the values, float32 [N, A].
 
@@ -95,7 +105,7 @@ def greedy_policy(
 
 def stacked_policy(
     networks: Sequence[nn.Module], weights: Tensor, seen: list[np.ndarray], mask: np.ndarray | None,
-    seeds: Sequence[int | list[int]] | None = None,
+    seeds: Sequence[Seed] | None = None,
 ) -> Policy:  # fmt: skip
     """As :func:`greedy_policy` for several networks of one shape in one pass; every array has a first axis [A].
 
@@ -160,10 +170,11 @@ class Crew:
         seeds: Sequence[int | list[int]] | None = None,
     ) -> None:
         self.flats = list(flats)
+        self.noise = None if seeds is None else [np.random.default_rng(seed) for seed in seeds]
         self._groups: list[tuple[list[int], Policy]] = []
         for shape in dict.fromkeys(shapes):
             members = [a for a, own in enumerate(shapes) if own == shape]
-            own_seeds = None if seeds is None else [seeds[a] for a in members]
+            own_seeds = None if self.noise is None else [self.noise[a] for a in members]
             if len(members) == 1:
                 seen, mask = examples[members[0]]
                 policy = greedy_policy(networks[members[0]], seen, mask, None if own_seeds is None else own_seeds[0])
@@ -211,6 +222,15 @@ class Explorer:
         self._rng = np.random.default_rng(seed)
         self._num_envs, self._num_actions = num_envs, num_actions
         self._draws, self._next = np.zeros((0, num_envs)), 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The generator, and the draws that are left."""
+        return {"rng": self._rng.bit_generator.state, "draws": torch.from_numpy(self._draws), "next": self._next}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the draws of an earlier `state_dict`."""
+        self._rng.bit_generator.state = state["rng"]
+        self._draws, self._next = state["draws"].numpy(), state["next"]
 
     def __call__(self, action: np.ndarray, epsilon: np.ndarray | float, mask: np.ndarray | None) -> np.ndarray:
         """``action`` int64 [N], some of it replaced; epsilon is one number or float [N], mask bool [N, A] or None."""

@@ -51,6 +51,8 @@ class ControlBoard:
         heartbeat: float64 [W], ``time.monotonic()`` of the last vector step or wait; its worker.
         waited_s: float64 [W], seconds spent waiting for a ``frame_limit``; its worker.
         pid: int64 [W], the worker's process id; its worker.
+        snapshot: int64 [1], number of the last request for the workers' state (sync); main.
+        snapshots_done: int64 [W], number of the request that was answered; its worker.
         error: uint8 [W, ERROR_BYTES], UTF-8 text of a worker's traceback, zero-padded; its worker.
     """
 
@@ -60,6 +62,8 @@ class ControlBoard:
     heartbeat: NDArray[np.float64]
     waited_s: NDArray[np.float64]
     pid: NDArray[np.int64]
+    snapshot: NDArray[np.int64]
+    snapshots_done: NDArray[np.int64]
     error: NDArray[np.uint8]
 
     def __init__(self, num_workers: int) -> None:
@@ -72,6 +76,8 @@ class ControlBoard:
                 "heartbeat": ((w,), torch.float64),
                 "waited_s": ((w,), torch.float64),
                 "pid": ((w,), torch.int64),
+                "snapshot": ((1,), torch.int64),
+                "snapshots_done": ((w,), torch.int64),
                 "error": ((w, ERROR_BYTES), torch.uint8),
             }
         )
@@ -110,6 +116,7 @@ class AgentBoard:
         schedule_frames: int64 [1], frames at the round's start, from which exploration follows (sync); main.
         frames: int64 [W], the agent's transitions collected; its worker.
         cursor: int64 [S], rows published in a stream; its worker, after the rows.
+        oldest: int64 [S], time of the oldest row that a resumed run found in a stream; main, before the start.
         version: int64 [W], weights version that a worker acts by; its worker.
         epsilon: float64 [W], mean exploration rate of the last vector step; its worker.
         episodes: float64 [W, EPISODES_KEPT, 3], ring of (return, length, frames at its end); its worker.
@@ -117,6 +124,7 @@ class AgentBoard:
         updates: int64 [1], updates made; the learner's process.
         version_updates: int64 [VERSIONS_KEPT], ring of the updates after which each version of the weights was
             published; the learner's process.
+        lost_at: int64 [1], frames after which a resumed run goes on with an empty replay; 0 if it does not; main.
         learner_heartbeat: float64 [1], ``time.monotonic()`` of the learner's last look around; its process.
         learner_waited_s: float64 [1], seconds that the learner had nothing due; its process.
     """
@@ -125,12 +133,14 @@ class AgentBoard:
     schedule_frames: NDArray[np.int64]
     frames: NDArray[np.int64]
     cursor: NDArray[np.int64]
+    oldest: NDArray[np.int64]
     version: NDArray[np.int64]
     epsilon: NDArray[np.float64]
     episodes: NDArray[np.float64]
     episodes_done: NDArray[np.int64]
     updates: NDArray[np.int64]
     version_updates: NDArray[np.int64]
+    lost_at: NDArray[np.int64]
     learner_heartbeat: NDArray[np.float64]
     learner_waited_s: NDArray[np.float64]
 
@@ -142,12 +152,14 @@ class AgentBoard:
                 "schedule_frames": ((1,), torch.int64),
                 "frames": ((w,), torch.int64),
                 "cursor": ((s,), torch.int64),
+                "oldest": ((s,), torch.int64),
                 "version": ((w,), torch.int64),
                 "epsilon": ((w,), torch.float64),
                 "episodes": ((w, EPISODES_KEPT, 3), torch.float64),
                 "episodes_done": ((w,), torch.int64),
                 "updates": ((1,), torch.int64),
                 "version_updates": ((VERSIONS_KEPT,), torch.int64),
+                "lost_at": ((1,), torch.int64),
                 "learner_heartbeat": ((1,), torch.float64),
                 "learner_waited_s": ((1,), torch.float64),
             }

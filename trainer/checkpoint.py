@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +48,13 @@ def numbered(folder: Path) -> list[Path]:
     return sorted(folder.glob("frames_*.pt"))
 
 
-def newest(folder: Path) -> dict[str, Any] | None:
-    """The newest checkpoint of a run that is whole, or None where there is none."""
+def newest(folder: Path, warn: Callable[[str], None] = lambda text: None) -> dict[str, Any] | None:
+    """The newest whole checkpoint of a run, or None where there is none; ``warn`` is told of torn ones."""
     for path in reversed(numbered(folder)):
         try:
             return load(path)
-        except CheckpointError:
-            continue
+        except CheckpointError as error:
+            warn(f"{error}; the one before it is taken")
     return None
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, cast, get_type_hints
 
 from hydra import compose, initialize_config_dir
@@ -25,6 +27,7 @@ from trainer.config import (
     available_cores,
     config_keys,
     first_line,
+    from_yaml,
     group_options,
     nearest,
     resolve,
@@ -33,6 +36,14 @@ from trainer.config import (
 from trainer.validation import validate
 
 FREE = ("env.kwargs.", "agents.overrides.", "agents.start_from.")  # keys that a user may add to
+
+# What may be changed when a run goes on: keys, and sections. All else would make another run of it.
+MAY_CHANGE = (
+    "budget_frames", "collector.num_workers", "collector.envs_per_worker", "replay.capacity_frames",
+    "replay.scratch_dir", "learner.device", "learner.learning_rate", "learner.learning_rate_end",
+    "learner.execution", "learner.num_threads", "learner.prefetch_batches", "learner.publish_every_updates",
+    "schedule.tolerance_frames", "agents.hang_seconds", "evaluator.", "checkpoint.", "faults.", "logger.", "telemetry.",
+)  # fmt: skip
 GROUPS = tuple(sorted(path.name for path in CONFIG_DIR.iterdir() if any(path.glob("*.yaml"))))
 KEYS = config_keys()
 
@@ -49,11 +60,13 @@ class Loaded:
         config: resolved and validated.
         preset_reason: why its preset was taken, to be put in brackets behind the preset's name.
         warnings: one sentence each.
+        finished: a sentence where there is nothing left to do for a run that was to go on.
     """
 
     config: Config
     preset_reason: str
     warnings: list[str]
+    finished: str = ""
 
 
 def load(arguments: Sequence[str], cores: int | None = None) -> Loaded:
@@ -73,7 +86,74 @@ def load(arguments: Sequence[str], cores: int | None = None) -> Loaded:
     preset, reason = choose_preset(overrides)
     config = _compose([*hydra_arguments(overrides), f"preset={preset}"])
     cores = available_cores() if cores is None else cores
+    folder = _folder_to_resume(config)
+    if folder is not None:
+        return _resumed(folder, overrides, resolve(config, cores), cores)
+    config = replace(config, resume=None)
     return Loaded(resolve(config, cores), reason, validate(config, cores))
+
+
+def _folder_to_resume(config: Config) -> Path | None:
+    """The folder of the run that is to go on, if there is one; ``resume=auto`` starts one where there is none."""
+    if config.resume is None:
+        return None
+    if config.resume == "auto":
+        if config.run_dir is None:
+            raise ConfigError("resume=auto goes on in run_dir where that holds a run: name the folder, as run_dir=PATH")
+        folder = Path(config.run_dir)
+        return folder if (folder / "config.yaml").exists() else None
+    folder = Path(config.resume)
+    if config.run_dir is not None and Path(config.run_dir) != folder:
+        raise ConfigError(f"resume={folder} goes on in that folder: leave run_dir={config.run_dir} out")
+    if not (folder / "config.yaml").exists():
+        raise ConfigError(f"resume={folder} is no run's folder: it holds no config.yaml")
+    return folder
+
+
+def _resumed(folder: Path, overrides: Sequence[Override], asked: Config, cores: int) -> Loaded:
+    """The configuration of the run in ``folder`` with what was asked for anew, as far as that may change.
+
+    Args:
+        folder: of the run.
+        overrides: what was typed: keys, and groups, which stand for all keys of their section (a preset: for all).
+        asked: what it makes of a run that begins, resolved.
+        cores: that the run may use.
+    """
+    kept = from_yaml(folder / "config.yaml")
+    typed = {override.key_or_group for override in overrides} - {"resume", "run_dir"}
+    old, new = config_keys(kept), config_keys(asked)
+    changed = {}
+    for key in old:
+        named = "preset" in typed or key in typed or key.partition(".")[0] in typed & set(GROUPS)
+        free = any(name.startswith(f"{key}.") for name in typed)
+        if key not in ("resume", "run_dir") and (named or free) and new[key] != old[key]:
+            changed[key] = new[key]
+    for key, value in changed.items():
+        if not key.startswith(MAY_CHANGE):
+            raise ConfigError(
+                f"{key}={value} cannot be when a run goes on, in {folder} it is {old[key]}: leave it out, or start "
+                f"another run; what may change is {', '.join(key + '*' * key.endswith('.') for key in MAY_CHANGE)}"
+            )
+    if changed.keys() & {"collector.num_workers", "collector.envs_per_worker"}:  # what was derived from them
+        changed = {"schedule.tolerance_frames": None, "schedule.frames_per_round": None, **changed}
+    config = replace(_with_keys(kept, changed), run_dir=str(folder), resume=str(folder))
+    warnings, config = validate(config, cores), resolve(config, cores)
+    summary = folder / "summary.json"
+    status = json.loads(summary.read_text())["status"] if summary.exists() else ""
+    done = status == "finished" and config.budget_frames <= kept.budget_frames
+    finished = (
+        f"the run in {folder} is finished: raise budget_frames above {kept.budget_frames} to go on" if done else ""
+    )
+    return Loaded(config, f"goes on in {folder}", warnings, finished)
+
+
+def _with_keys(config: Config, values: dict[str, Any]) -> Config:
+    for key, value in values.items():
+        section, _, leaf = key.rpartition(".")
+        config = replace(
+            config, **{section or leaf: replace(getattr(config, section), **{leaf: value}) if section else value}
+        )
+    return config
 
 
 def jobs(arguments: Sequence[str]) -> list[list[str]]:

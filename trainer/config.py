@@ -167,6 +167,17 @@ class CheckpointConfig:
 
     save_every_seconds: float = 300.0
     keep_last: int = 2
+    replay: bool = True  # keep the replay's rows too; without them a resumed run first fills an empty replay
+
+
+@dataclass(frozen=True)
+class FaultsConfig:
+    """What is survived. A collector worker or the evaluator that dies or hangs is started anew."""
+
+    max_failures: int = 5  # of one of them within the period that are survived; 0: the first one ends the run
+    period_seconds: float = 600.0
+    hang_seconds: float = 120.0  # a worker that has shown no life for so long is killed
+    worker_memory_mb: int | None = None  # one that has grown above this is replaced, as an environment may leak
 
 
 @dataclass(frozen=True)
@@ -191,7 +202,7 @@ class Config:
     seed: int = 0
     budget_frames: int = 50_000
     run_dir: str | None = None  # None: runs/<date>_<time>_<env>_<algorithm>_<seed>
-    resume: str | None = None
+    resume: str | None = None  # a run's folder to go on in; auto: run_dir, where that holds a run
     env: EnvConfig = field(default_factory=EnvConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     collector: CollectorConfig = field(default_factory=CollectorConfig)
@@ -201,6 +212,7 @@ class Config:
     evaluator: EvaluatorConfig = field(default_factory=EvaluatorConfig)
     agents: AgentsConfig = field(default_factory=AgentsConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    faults: FaultsConfig = field(default_factory=FaultsConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
 
 

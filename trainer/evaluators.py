@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from envs import EnvSpec
 from trainer.boards import split_error
 from trainer.config import Config
 from trainer.errors import RunFailed, exit_words
+from trainer.loggers import Loggers
 from trainer.processes.evaluator import Evaluation, Judge
 
 EXIT_CODE_S = 3.0  # until the exit code of a process whose pipe has ended is known
@@ -24,19 +26,35 @@ EXIT_CODE_S = 3.0  # until the exit code of a process whose pipe has ended is kn
 class RemoteEvaluator:
     """The evaluator's process as the main process sees it: one request at a time, the newest wins.
 
+    It is started anew when it dies, and the evaluation that it was at is made again.
+
     Args:
-        process: running :func:`trainer.processes.evaluator.run`.
-        pipe: to it.
+        config: the run.
+        start: starts the process with its end of a pipe; the only place that starts processes gives it.
         weights: float32 [sum of numel], the shared memory that it reads.
         flat: gives all agents' weights of now.
-        what: the environments that it plays, for messages.
+        loggers: are told of its deaths.
     """
 
     def __init__(
-        self, process: BaseProcess, pipe: Connection, weights: Tensor, flat: Callable[[], Tensor], what: str
+        self,
+        config: Config,
+        start: Callable[[Connection], BaseProcess],
+        weights: Tensor,
+        flat: Callable[[], Tensor],
+        loggers: Loggers,
     ) -> None:
-        self._process, self._pipe, self._weights, self._flat, self._what = process, pipe, weights, flat, what
-        self._busy, self._wanted = False, -1
+        self._config, self._start, self._loggers = config, start, loggers
+        self._weights, self._flat = weights, flat
+        self._busy, self._wanted, self._asked = False, -1, -1
+        self._failures: deque[float] = deque()
+        self.restarts = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pipe, theirs = Pipe()
+        self._process = self._start(theirs)
+        theirs.close()
 
     def request(self, frames: int) -> None:
         """Evaluate the weights of now, or, while the evaluator is busy, those of the moment it is free."""
@@ -47,17 +65,17 @@ class RemoteEvaluator:
         if self._busy or self._wanted < 0:
             return
         self._weights.copy_(self._flat())
+        self._busy, self._asked, self._wanted = True, self._wanted, -1
         try:
-            self._pipe.send((self._wanted, time.monotonic()))
+            self._pipe.send((self._asked, time.monotonic()))
         except OSError:  # the process died
             self._fail("")
-        self._busy, self._wanted = True, -1
 
     def poll(self) -> Evaluation | None:
         """A finished evaluation, if there is one.
 
         Raises:
-            RunFailed: the process failed.
+            RunFailed: the process failed more often than ``faults.max_failures`` allows.
         """
         if not self._pipe.poll():
             return None
@@ -65,36 +83,52 @@ class RemoteEvaluator:
             answer = self._pipe.recv()
         except (EOFError, OSError):
             self._fail("")
+            return None
         if isinstance(answer, str):
             self._fail(answer)
+            return None
         self._busy = False
         self._send()
         return answer
 
     def check(self) -> None:
-        """Raise RunFailed if the process died."""
+        """Start the process anew if it died.
+
+        Raises:
+            RunFailed: it failed more often than ``faults.max_failures`` allows.
+        """
         if self._process.exitcode is not None and not self._pipe.poll():  # else poll() tells what is left in the pipe
             self._fail("")
 
-    def _fail(self, error: str) -> NoReturn:
+    def _fail(self, error: str) -> None:
         self._process.join(EXIT_CODE_S)  # its exit code comes a little later than the end of its pipe
-        code = self._process.exitcode
+        code, now, faults = self._process.exitcode, time.monotonic(), self._config.faults
         traceback, cause = split_error(error)
-        raise RunFailed(
-            f"the evaluator (pid {self._process.pid}, {self._what}) died: "
-            f"{cause or ('it closed its pipe' if code is None else f'it was ended by {exit_words(code)}')}",
-            role="evaluator",
-            traceback=traceback,
+        what = f"{min(self._config.evaluator.num_envs, self._config.evaluator.episodes)} x {self._config.env.id}"
+        text = (
+            f"the evaluator (pid {self._process.pid}, {what}) died: "
+            f"{cause or ('it closed its pipe' if code is None else f'it was ended by {exit_words(code)}')}"
         )
+        self.close()
+        self._failures.append(now)
+        while self._failures[0] < now - faults.period_seconds:
+            self._failures.popleft()
+        if len(self._failures) > faults.max_failures:
+            raise RunFailed(text, role="evaluator", traceback=traceback)
+        self.restarts += 1
+        if traceback:
+            self._loggers.event(f"traceback of the evaluator:\n{traceback}", role="evaluator")
+        self._loggers.event(f"{text}; another one takes its place", role="evaluator")
+        self._begin()
+        if self._busy:
+            self._busy, self._wanted = False, max(self._wanted, self._asked)
+            self._send()
 
     def close(self) -> None:
         """End the process, whatever it does."""
         self._pipe.close()
-        self._process.terminate()
-        self._process.join(2)
-        if self._process.exitcode is None:
-            self._process.kill()
-            self._process.join()
+        self._process.kill()
+        self._process.join()
 
 
 class LocalEvaluator:

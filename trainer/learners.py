@@ -35,7 +35,7 @@ class LearnerProcess:
         self.figures: dict[str, float] = {}
         self.restarts = 0
         self._process: BaseProcess | None = None
-        self._limiter = Limiter(
+        self.limiter = Limiter(
             plan.config.budget_frames, plan.config.learner.warmup_frames, plan.config.schedule.frames_per_update, 1
         )
 
@@ -48,8 +48,8 @@ class LearnerProcess:
 
     def settled(self) -> bool:
         """Whether it has made every update that its agent's frames owe it."""
-        self._limiter.updates = int(self.plan.board.updates[0])
-        return self._limiter.settled(self.plan.board.total_frames())
+        self.limiter.updates = int(self.plan.board.updates[0])
+        return self.limiter.settled(self.plan.board.total_frames())
 
     def check(self) -> None:
         """Take its reports; if it died or hangs, say so, let collection go on without it, and start it anew."""

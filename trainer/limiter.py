@@ -31,6 +31,7 @@ class Limiter:
         self.frames_per_update = frames_per_update
         self.tolerance_frames = tolerance_frames
         self.updates = 0
+        self._before = 0  # of them, those that were made before a resumed run's replay was lost
 
     def due(self, frames: int) -> float:
         """Updates that may be made now, after ``frames`` frames; infinite when there is no limit."""
@@ -38,14 +39,20 @@ class Limiter:
             return 0
         if self.frames_per_update is None:
             return math.inf
-        return max(0, math.floor((frames - self.warmup_frames) / self.frames_per_update) - self.updates)
+        owed = math.floor((frames - self.warmup_frames) / self.frames_per_update)
+        return max(0, owed - (self.updates - self._before))
 
     def frame_limit(self) -> int:
         """Frames that collection may reach now."""
         if self.frames_per_update is None:
             return self.budget_frames
-        ahead = math.ceil((self.updates + 1) * self.frames_per_update) + self.tolerance_frames
+        ahead = math.ceil((self.updates - self._before + 1) * self.frames_per_update) + self.tolerance_frames
         return min(self.budget_frames, self.warmup_frames + ahead)
+
+    def begin_again(self, frames: int) -> None:
+        """Go on after ``frames`` frames with an empty replay: first comes a warm-up, for which no update is owed."""
+        self._before = self.updates
+        self.warmup_frames = min(frames + self.warmup_frames, self.budget_frames)
 
     def settled(self, frames: int) -> bool:
         """Whether every update that is due after ``frames`` frames is made; without a limit, always."""
@@ -57,8 +64,9 @@ class Limiter:
 
     def state_dict(self) -> dict[str, int]:
         """What a checkpoint keeps."""
-        return {"updates": self.updates}
+        return {"updates": self.updates, "before": self._before, "warmup_frames": self.warmup_frames}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on from a checkpoint."""
-        self.updates = state["updates"]
+        self.updates, self._before = state["updates"], state["before"]
+        self.warmup_frames = state["warmup_frames"]

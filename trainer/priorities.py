@@ -206,9 +206,16 @@ class PrioritizedStreamSampler(Sampler):
     def load_state_dict(self, state_dict: dict) -> None:
         """Go on with the draws of a checkpoint, over the same rows."""
         self.uniform.load_state_dict(state_dict)
-        self.tree[np.arange(self.tree.size)] = state_dict["priorities"].numpy()
-        self._begin, self._adopted = state_dict["begin"].numpy().copy(), state_dict["adopted"].numpy().copy()
         self.largest = state_dict["largest"]
+        begin, end = self.uniform.whole()
+        if state_dict.get("moved"):  # the rows lie elsewhere now
+            self._begin, self._adopted = begin, np.maximum(begin, end)
+        else:
+            self._begin, self._adopted = state_dict["begin"].numpy().copy(), state_dict["adopted"].numpy().copy()
+        known = np.zeros(self.tree.size, bool)
+        known[self.streams.index(*_ranges(self._begin, self._adopted))] = True
+        known &= ~self._final
+        self.tree[np.arange(self.tree.size)] = np.where(known, state_dict["priorities"].numpy(), 0.0)
 
     def _empty(self) -> None:
         """Nothing is kept besides what the cursors say."""

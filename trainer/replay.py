@@ -24,6 +24,7 @@ from torchrl.data.replay_buffers.samplers import Sampler
 from envs import EnvSpec
 
 Batch = dict[str | tuple[str, str], Tensor]
+Columns = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,25 @@ def worker_rows(storage: LazyMemmapStorage, streams: StreamLayout, worker: int) 
     return columns
 
 
+def close_episodes(columns: Columns, streams: StreamLayout, stream: np.ndarray, time: np.ndarray) -> None:
+    """End the episodes of streams whose writer is gone before row ``time``, int64 [n] each.
+
+    Their last row becomes the final observation of an episode that was truncated one step earlier, as what the
+    environment would have shown next is not known: the newest transition of each is given up.
+
+    Args:
+        columns: of the whole storage, [rows, ...].
+        streams: the layout.
+        stream: whose episodes.
+        time: where a new episode is to begin.
+    """
+    stream, time = stream[time > 0], time[time > 0]
+    last, before = streams.index(stream, time - 1), streams.index(stream, np.maximum(time - 2, 0))
+    going_on = ~columns["final"][last] & ~columns["final"][before] & (time > 1)
+    columns["final"][last] = True
+    columns["truncated"][before[going_on]] = True
+
+
 class StreamSampler(Sampler):
     """Draws uniformly over published transitions that are still whole.
 
@@ -120,22 +140,26 @@ class StreamSampler(Sampler):
         ahead: rows after a start that must be published (n of the n-step return).
         behind: rows before a start that must still be there (frame stack - 1).
         seed: of the draws.
+        oldest: int64 [S], time of the oldest row of each stream that a resumed run has; shared.
     """
 
     prioritized = False
 
     def __init__(
-        self, cursor: np.ndarray, streams: StreamLayout, ahead: int = 1, behind: int = 0, seed: int = 0
-    ) -> None:
+        self, cursor: np.ndarray, streams: StreamLayout, ahead: int = 1, behind: int = 0, seed: int = 0,
+        oldest: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.cursor, self.streams, self.ahead, self.behind = cursor, streams, ahead, behind
         self.rng = np.random.default_rng(seed)
+        self.oldest = np.zeros(streams.num_streams, np.int64) if oldest is None else oldest
 
     def whole(self) -> tuple[np.ndarray, np.ndarray]:
         """For each stream the times [begin, end) at which a transition may start now, int64 [S] each."""
         cursor = self.cursor.copy()
         # A full ring's oldest row may be under the writer's pen, hence + 1; a stack needs the rows behind a start too.
         begin = np.where(cursor >= self.streams.ring, cursor - self.streams.ring + 1 + self.behind, 0)
+        begin = np.maximum(begin, self.oldest + self.behind * (self.oldest > 0))
         return begin, np.maximum(begin, cursor - self.ahead)
 
     def draw(self, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -27,6 +27,7 @@ examples:
   python -m trainer.run env.id=SomeInstalled/Env-v0 'env.import_modules=[some_installed]'
   python -m trainer.run preset=pong env.id=ALE/Breakout-v5 learner.device=cuda
   python -m trainer.run schedule=sync logger=wandb run_dir=runs/mine
+  python -m trainer.run resume=runs/mine budget_frames=1_000_000  go on, where it was stopped or killed
   python -m trainer.run -m preset=cartpole,acrobot seed=0,1,2     six runs, one after another
 
 presets (preset=NAME; without one, the preset made for the env.id that you name, else generic):
@@ -42,6 +43,7 @@ keys that are set most often:
   seed                        of the environments, the exploration, the network and the sampling
   budget_frames               environment frames that are collected in all
   run_dir                     the run's folder; default runs/<date>_<time>_<env>_<algorithm>_<seed>
+  resume                      a run's folder to go on in; auto: run_dir, where that holds a run
   collector.num_workers       processes that play; default cores - 2, at least 1
   collector.envs_per_worker   environments that each of them steps together
   replay.capacity_frames      frames that the replay keeps
@@ -88,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0, 1 for a run that failed, 2 for a configuration or an environment that cannot be run, 128 and
-        the signal's number for a run that was stopped: 130 for Ctrl-C, 143 for SIGTERM.
+        the signal's number for a run that was stopped: 130 for Ctrl-C, 143 for SIGTERM, 138 for SIGUSR1.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -195,6 +197,9 @@ def _check_sweep(overrides: list[str]) -> None:
 def _train(loaded: Loaded, command: list[str]) -> int:
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
+    if loaded.finished:
+        print(loaded.finished)
+        return 0
     print(f"preset {loaded.config.preset} ({loaded.preset_reason})", flush=True)
 
     from envs.spec import EnvError

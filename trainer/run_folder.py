@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
 import re
 import shlex
+import shutil
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from trainer.config import Config, ConfigError, to_yaml
 
@@ -20,25 +24,54 @@ PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "hydra-core"
 PARTIAL = ".partial"  # ending of a file that is being written
 
 
-def create(config: Config, command: list[str]) -> tuple[Path, Config]:
-    """Make the folder, write what describes the run, and return it with the config that names it.
+@contextmanager
+def opened(config: Config, command: list[str]) -> Iterator[tuple[Path, Config]]:
+    """Make the run's folder, or open that of the run that goes on, for this process alone.
+
+    Gives the folder, and the config that names it; what describes the run is written there.
 
     Raises:
-        ConfigError: the folder holds a run already, or cannot be written.
+        ConfigError: the folder holds a run already, or one that is going on, or cannot be written.
     """
     path = Path(config.run_dir) if config.run_dir else _default(config)
     config = replace(config, run_dir=str(path))
-    if (path / "config.yaml").exists():
-        raise ConfigError(f"run_dir={path} holds a run already: choose another folder or delete that one")
+    if config.resume is None and (path / "config.yaml").exists():
+        raise ConfigError(
+            f"run_dir={path} holds a run already: go on with it by resume={path}, choose another folder, or delete it"
+        )
     try:
         for folder in ("checkpoints", "best", "scratch"):
             (path / folder).mkdir(parents=True, exist_ok=True)
-        (path / "config.yaml").write_text(to_yaml(config))
-        (path / "command.txt").write_text(shlex.join(command) + "\n")
-        write_json(path / "versions.json", versions(config.seed))
+        lock = open(path / "lock", "a+")
     except OSError as error:
         raise ConfigError(f"run_dir={path} cannot be written ({error.strerror}): choose another folder") from error
-    return path, config
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given back when the process ends, however it does
+        except BlockingIOError as error:
+            lock.seek(0)
+            raise ConfigError(
+                f"a run is going on in {path} ({lock.read().strip()}): wait for it, or stop it"
+            ) from error
+        try:
+            _describe(path, config, command, lock)
+        except OSError as error:
+            raise ConfigError(f"run_dir={path} cannot be written ({error.strerror}): choose another folder") from error
+        yield path, config
+
+
+def _describe(path: Path, config: Config, command: list[str], lock: TextIO) -> None:
+    """Write what the run is into its folder, and sweep what a killed process left there."""
+    lock.truncate(0)
+    lock.write(f"pid {os.getpid()} on {platform.node()}\n")
+    lock.flush()
+    remove_partial(path)
+    for left in (path / "scratch").iterdir():
+        shutil.rmtree(left, ignore_errors=True)
+    write_text(path / "config.yaml", to_yaml(replace(config, resume=None)))
+    with open(path / "command.txt", "a") as commands:
+        commands.write(shlex.join(command) + "\n")
+    write_json(path / "versions.json", versions(config.seed))
 
 
 def versions(seed: int) -> dict[str, Any]:
@@ -73,8 +106,13 @@ def remove_partial(folder: Path) -> None:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write aside and rename."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write aside and rename."""
     aside = aside_of(path)
-    aside.write_text(json.dumps(content, indent=2) + "\n")
+    aside.write_text(text)
     os.replace(aside, path)
 
 

@@ -1,6 +1,7 @@
 """How collection and learning take turns: generators that do a slice of work and yield.
 
-The training loop looks around between two slices. Each schedule costs one line in ``SCHEDULES``.
+The training loop looks around between two slices; a slice says whether a run that stops behind it can go on as if it
+had not, for which a round must be over. Each schedule costs one line in ``SCHEDULES``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from trainer.processes.learner import IDLE_S, Agent, StackedAgents
 from trainer.system import SUPERVISE_EVERY_S, System
 
 
-def run_async(system: System) -> Iterator[None]:
+def run_async(system: System) -> Iterator[bool]:
     """Collectors run free; the limiters are the only brake, on either side."""
     for agent in system.agents:
         agent.open_limit()
@@ -22,16 +23,16 @@ def run_async(system: System) -> Iterator[None]:
             time.sleep(IDLE_S)
             for agent in system.agents:
                 agent.board.learner_waited_s[0] += IDLE_S
-        yield
+        yield True
 
 
-def run_sync(system: System) -> Iterator[None]:
+def run_sync(system: System) -> Iterator[bool]:
     """The workers collect a round, then come its updates, then new weights: as ``sequential``, in several processes."""
     board, period = system.board, EverySeconds(SUPERVISE_EVERY_S)
 
     def collect() -> None:
         board.round[0] += 1
-        while (board.rounds_done < board.round[0]).any() and not system.stop.number:
+        while (board.rounds_done < board.round[0]).any():  # a signal that waits for long is raised in it
             time.sleep(IDLE_S)
             if period.crossed():
                 system.check()
@@ -39,7 +40,7 @@ def run_sync(system: System) -> Iterator[None]:
     return _rounds(system, collect)
 
 
-def run_sequential(system: System) -> Iterator[None]:
+def run_sequential(system: System) -> Iterator[bool]:
     """Everything in one process, worker after worker: the reference, and for debugging."""
 
     def collect() -> None:
@@ -50,19 +51,21 @@ def run_sequential(system: System) -> Iterator[None]:
     return _rounds(system, collect)
 
 
-def _rounds(system: System, collect: Callable[[], None]) -> Iterator[None]:
+def _rounds(system: System, collect: Callable[[], None]) -> Iterator[bool]:
     config = system.config
-    while system.total_frames() < config.budget_frames and not system.stop.number:
+    while system.total_frames() < config.budget_frames:
         for agent in system.agents:
             agent.board.schedule_frames[0] = agent.board.total_frames()  # exploration depends on nobody's speed
+        yield False  # from here on a stop is one within a round
         collect()
-        yield
+        yield False
         for worker in system.workers:
             yield from _updates(system, worker)
         system.publish()
+        yield True
 
 
-def _updates(system: System, worker: Agent | StackedAgents) -> Iterator[None]:
+def _updates(system: System, worker: Agent | StackedAgents) -> Iterator[bool]:
     """All updates that a round owes, or that it is given; what an agent is owed depends on nobody else."""
     agents, fixed = getattr(worker, "agents", [worker]), system.config.schedule.updates_per_round
     owed = []
@@ -73,14 +76,14 @@ def _updates(system: System, worker: Agent | StackedAgents) -> Iterator[None]:
         if fixed is not None:
             due = fixed if frames >= agent.config.learner.warmup_frames else 0
         owed.append(0 if agent.frozen else int(due))
-    while any(owed) and not system.stop.number:
+    while any(owed):
         chunk = [min(due, agent.config.learner.prefetch_batches) for agent, due in zip(agents, owed, strict=True)]
         worker.learn(chunk)
         owed = [due - done for due, done in zip(owed, chunk, strict=True)]
-        yield
+        yield False
 
 
-SCHEDULES: dict[str, Callable[[System], Iterator[None]]] = {
+SCHEDULES: dict[str, Callable[[System], Iterator[bool]]] = {
     "async": run_async,
     "sync": run_sync,
     "sequential": run_sequential,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # SLURM sends USR1 before the time is up
 
 
 class Stopped(BaseException):
@@ -20,7 +21,7 @@ class Stopped(BaseException):
 
 
 class StopSignals:
-    """Within it, SIGINT, SIGTERM and SIGHUP ask the run to end; a second one ends the process at once.
+    """Within it, SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask the run to end; a second one ends the process at once.
 
     Only the main thread may enter it. A signal that was ignored before (SIGHUP under nohup) stays ignored.
 
@@ -44,7 +45,7 @@ class StopSignals:
         return signal.Signals(self.number).name
 
     def __enter__(self) -> StopSignals:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in STOPPING:
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._handle)
         self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._ring)
@@ -93,8 +94,9 @@ class StopSignals:
 
 
 def obey_parent() -> None:
-    """For a child process: leave Ctrl-C to the main process, and die with the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """For a child process: leave signals to the main process, and die with the parent."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
     die_with_parent()
     main = multiprocessing.parent_process()
     if main is not None and not main.is_alive():  # it ended before it was watched

@@ -6,12 +6,13 @@ A reader's next file is ``train.py``, the loop that these parts run in.
 from __future__ import annotations
 
 import dataclasses
+import math
 import multiprocessing
 import multiprocessing.forkserver
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
@@ -29,11 +30,11 @@ import envs
 from envs import EnvSpec
 from trainer import checkpoint
 from trainer.agents import AgentPlan, make_policy, model_id, plan_agents, update_key
-from trainer.boards import RUN, STOP, ControlBoard, split_error
-from trainer.config import SEEDS_PER_RUN, Config, ConfigError, first_line
-from trainer.errors import RunFailed, exit_words
+from trainer.boards import RUN, STOP, ControlBoard
+from trainer.collectors import CollectorWorkers
+from trainer.config import Config, ConfigError, first_line
 from trainer.evaluators import LocalEvaluator, RemoteEvaluator
-from trainer.learners import SHUTDOWN_S, LearnerProcess
+from trainer.learners import LearnerProcess
 from trainer.learning import NotFinite
 from trainer.loggers import Loggers
 from trainer.processes import collector as collecting
@@ -42,12 +43,27 @@ from trainer.processes import learner as learning
 from trainer.processes.learner import Agent, StackedAgents
 from trainer.replay import worker_rows
 from trainer.run_folder import remove_partial
-from trainer.signals import StopSignals
+from trainer.signals import STOPPING, StopSignals
 from trainer.telemetry import Telemetry, joined
 
 SUPERVISE_EVERY_S = 0.1
-START_ERROR_S = 3.0  # until the exit code of a process that failed to start is known
+SNAPSHOT_S = 5.0  # that workers may take to write down where they stand
 POLL_S = 2e-4
+
+
+@dataclass
+class Resumed:
+    """What a run takes over from the one that it goes on with.
+
+    Args:
+        starts: of each worker, how many processes it had.
+        exact: the workers go on in the middle of their episodes.
+        run: what the training loop had kept of itself.
+    """
+
+    starts: list[int] = field(default_factory=list)
+    exact: bool = False
+    run: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -79,9 +95,12 @@ class System:
     agents: list[Agent]
     workers: list[Agent | StackedAgents]
     learners: list[LearnerProcess] = field(default_factory=list)
-    collector: MultiAsyncCollector | None = None  # None in the schedule `sequential`
+    collectors: CollectorWorkers | None = None  # None in the schedule `sequential`
     rollouts: list[collecting.Rollout] = field(default_factory=list)  # virtual workers of `sequential`
     evaluator: RemoteEvaluator | LocalEvaluator | None = None
+    resumed: Resumed = field(default_factory=Resumed)
+    checkpoint_s: float = math.nan  # that the last checkpoint took
+    checkpoint_bytes: int = 0  # of the replay, that it wrote
 
     def work(self) -> bool:
         """A chunk of updates of whoever is due, in this process; whether there was any."""
@@ -130,7 +149,12 @@ class System:
             telemetry.row(int(plan.board.updates[0]), figures.get(plan.name, {}))
             for plan, telemetry in zip(self.plans, self.telemetry, strict=True)
         ]
-        return rows[0] if len(rows) == 1 else joined([plan.name for plan in self.plans], rows)
+        row = rows[0] if len(rows) == 1 else joined([plan.name for plan in self.plans], rows)
+        return row | {
+            "worker_restarts": 0 if self.collectors is None else self.collectors.restarts,
+            "checkpoint_s": self.checkpoint_s,
+            "checkpoint_replay_mb": self.checkpoint_bytes / 2**20,
+        }
 
     def _figures(self, agent: Agent) -> dict[str, float]:
         try:
@@ -144,37 +168,59 @@ class System:
             return {}
 
     def check(self) -> None:
-        """Raise RunFailed if a process died; start an agent's learner anew. Cheap enough for every wait."""
-        for worker, process in enumerate(getattr(self.collector, "procs", ())):
-            if process.exitcode is not None:
-                raise self._death(worker, process.exitcode)
+        """Start anew whatever died; cheap enough for every wait.
+
+        Raises:
+            RunFailed: something died too often.
+        """
+        if self.collectors is not None:
+            self.collectors.check()
         if self.evaluator is not None:
             self.evaluator.check()
         for learner in self.learners:
             learner.check()
 
-    def _death(self, worker: int, exitcode: int) -> RunFailed:
-        traceback, cause = split_error(self.board.read_error(worker))
-        first = self.plans[0]
-        own, frames = first.streams.envs_per_worker, first.board.frames[worker]
-        return RunFailed(
-            f"collector worker {worker} (pid {self.board.pid[worker]}, {own} x {self.config.env.id}, seeds from "
-            f"{self.config.seed * SEEDS_PER_RUN + worker * own}) died "
-            f"{f'after {frames} frames' if frames else 'while starting'}: "
-            f"{cause or f'it was ended by {exit_words(exitcode)}'}",
-            role=f"collector {worker}",
-            traceback=traceback,
-        )
+    def save(self, frames: int, whole: bool, more: dict[str, Any]) -> None:
+        """A checkpoint of every agent after ``frames`` frames, and the policy to play by; written aside and renamed.
 
-    def save(self, frames: int) -> None:
-        """A checkpoint of every agent after ``frames`` frames, and the policy to play by; written aside and renamed."""
-        path = self.run_dir / "checkpoints" / "last_policy.pt"
-        evaluating.save_policy(path, self.flat(), frames, float("nan"))
+        Args:
+            frames: of the run.
+            whole: no round is going on: where the schedule has rounds, a run goes on from here as if never stopped.
+            more: what the training loop keeps of itself.
+
+        Raises:
+            OSError: the disk refuses; what was there before is still there.
+        """
+        start = time.monotonic()
+        if whole and self.config.schedule.name != "async":
+            self._snapshots(frames)
         for agent in self.agents:  # all of them, or the frozen ones where others learn in their own processes
             episodes = self.telemetry[agent.plan.number].episodes.state_dict()
-            agent.save(frames, episodes=episodes, torch_rng=torch.get_rng_state())
+            agent.save(frames, episodes=episodes)
         for learner in self.learners:
             learner.save()
+        run = {**more, "starts": self._starts(), "torch_rng": torch.get_rng_state()}
+        path = self.run_dir / "checkpoints" / "last_policy.pt"
+        evaluating.save_policy(path, self.flat(), frames, float("nan"), run=run)
+        self.checkpoint_s = time.monotonic() - start
+        self.checkpoint_bytes = sum(agent.copy.bytes_written for agent in self.agents)
+
+    def _starts(self) -> list[int]:
+        """How often each worker was started until now, in this run and in those that it resumes."""
+        plans = self._collector_plans() if self.collectors is None else self.collectors.plans
+        return [plan.start + 1 for plan in plans]
+
+    def _snapshots(self, number: int) -> None:
+        """Every worker's state, for the checkpoint of that number; they wait for their next round."""
+        for rollout in self.rollouts:
+            rollout.save_snapshot(number)
+        board, deadline = self.board, time.monotonic() + SNAPSHOT_S
+        if self.collectors is None:
+            return
+        board.snapshot[0] = number
+        while (board.snapshots_done < number).any() and time.monotonic() < deadline:
+            self.check()
+            time.sleep(POLL_S)
 
     def start(self) -> None:
         """Start every process; in the schedule ``sequential``, build the virtual workers instead.
@@ -182,8 +228,7 @@ class System:
         Raises:
             RunFailed: a process could not be started; :meth:`close` stops the others.
         """
-        config, agents = self.config, tuple(self.plans)
-        plans = [collecting.CollectorPlan(config, agents, worker) for worker in range(agents[0].streams.num_workers)]
+        config, plans = self.config, self._collector_plans()
         for worker in self.workers:
             example = (worker if isinstance(worker, Agent) else worker.agents[0]).replay.example()
             (worker.learner if isinstance(worker, Agent) else worker.stack).prepare(example)
@@ -195,39 +240,50 @@ class System:
             self._start_evaluator()
             for learner in self.learners:
                 learner.start()
-            self._start_collector(plans)
-            assert self.collector is not None
+            self.collectors = CollectorWorkers(config, plans, self.board, self._create, self.loggers)
+            self.collectors.start()
             for agent in self.agents:
-                agent.publish_ = partial(self.collector.update_policy_weights_, model_id=model_id(agent.plan))
+                agent.publish_ = partial(self.collectors.first.update_policy_weights_, model_id=model_id(agent.plan))
         torch.set_num_threads(config.learner.num_threads)  # TorchRL changed it (torchrl.md, trap 18)
+        if "torch_rng" in self.resumed.run:  # recording the updates has drawn from it
+            torch.set_rng_state(self.resumed.run["torch_rng"])
+
+    def _collector_plans(self) -> list[collecting.CollectorPlan]:
+        agents = tuple(self.plans)
+        number = agents[0].streams.num_workers
+        starts = (self.resumed.starts + [max(self.resumed.starts, default=0)] * number)[:number]
+        return [
+            collecting.CollectorPlan(
+                self.config, agents, worker, starts[worker], snapshot_path(self.run_dir, worker), self.resumed.exact
+            )
+            for worker in range(number)
+        ]
 
     def _start_evaluator(self) -> None:
         config, weights = self.config, self.flat().share_memory_()
-        pipe, theirs = mp.Pipe()
-        process = mp.get_context().Process(
-            target=evaluating.run,
-            args=(config, own_specs(self.plans), self.run_dir, weights, theirs),
-            name="evaluator",
-            daemon=True,
-        )
-        process.start()
-        theirs.close()
-        what = f"{min(config.evaluator.num_envs, config.evaluator.episodes)} x {config.env.id}"
-        self.evaluator = RemoteEvaluator(process, pipe, weights, self.flat, what)
 
-    def _start_collector(self, plans: list[collecting.CollectorPlan]) -> None:
+        def start(pipe: Connection) -> BaseProcess:
+            process = mp.get_context().Process(
+                target=evaluating.run,
+                args=(config, own_specs(self.plans), self.run_dir, weights, pipe),
+                name="evaluator",
+                daemon=True,
+            )
+            process.start()
+            return process
+
+        self.evaluator = RemoteEvaluator(config, start, weights, self.flat, self.loggers)
+
+    def _create(self, plans: list[collecting.CollectorPlan]) -> tuple[MultiAsyncCollector, Callable[[], None]]:
         # Made in two steps, so that close() finds the workers also when the constructor fails, or is interrupted as it
         # waits for a worker whose environment is hung.
-        self.collector = MultiAsyncCollector.__new__(MultiAsyncCollector)
-        try:
-            self.collector.__init__(**collector_arguments(plans, self.board))
-        except Exception as error:  # a worker's own one, of any type, or TorchRL's about a worker that is gone
-            deadline = time.monotonic() + START_ERROR_S
-            while time.monotonic() < deadline:  # the worker is named as soon as it is gone
-                self.check()
-                time.sleep(POLL_S)
-            raise RunFailed(f"the collector workers could not be started: {first_line(error)}") from error
-        self.collector.start()
+        collector, arguments = MultiAsyncCollector.__new__(MultiAsyncCollector), collector_arguments(plans, self.board)
+
+        def make() -> None:
+            collector.__init__(**arguments)
+            collector.start()
+
+        return collector, make
 
     def close(self) -> None:
         """Stop every process. Safe to call twice, and after any failure."""
@@ -236,13 +292,18 @@ class System:
             self.evaluator.close()
         for learner in self.learners:
             learner.close()
-        if self.collector is not None:
-            self.collector.shutdown(timeout=SHUTDOWN_S, raise_on_error=False)
+        if self.collectors is not None:
+            self.collectors.close()
         for rollout in self.rollouts:
             rollout.world.close()
-        self.evaluator, self.collector, self.rollouts = None, None, []
+        self.evaluator, self.collectors, self.rollouts = None, None, []
         remove_partial(self.run_dir)  # the evaluator may have been saving its best policy
         torch.set_num_threads(self.config.learner.num_threads)
+
+
+def snapshot_path(run_dir: Path, worker: int) -> Path:
+    """Where a worker's state is kept for an exact resume."""
+    return run_dir / "checkpoints" / f"collector_{worker}.pt"
 
 
 def own_specs(plans: Sequence[AgentPlan]) -> list[tuple[Config, EnvSpec]]:
@@ -349,8 +410,8 @@ def use_fork_server() -> None:
     multiprocessing.set_forkserver_preload(
         ["trainer.forkserver", "trainer.processes.collector", "trainer.processes.evaluator"]
     )
-    # Blocked from birth, for Ctrl-C goes to them too; until they say so themselves it would end them with a traceback.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # Blocked from birth, for Ctrl-C and what a batch system sends go to them too: they end when the main process says.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         multiprocessing.forkserver.ensure_running()
     finally:

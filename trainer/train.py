@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 import envs
-from envs import EnvError
+from envs import EnvError, EnvSpec
 from trainer import checkpoint, plot, run_folder
 from trainer.agents import own_config, streams_of, wants_values
 from trainer.config import SEEDS_PER_RUN, Config, first_line, to_dict
@@ -29,6 +30,7 @@ from trainer.processes import evaluator as evaluating
 from trainer.processes.evaluator import Evaluation
 from trainer.replay import row_bytes
 from trainer.resources import check_fits, keep_freed_memory
+from trainer.resume import restore
 from trainer.schedules import SCHEDULES
 from trainer.signals import Stopped, StopSignals
 from trainer.system import SUPERVISE_EVERY_S, System, build, choose_device, own_specs
@@ -52,7 +54,13 @@ def train(config: Config, command: list[str]) -> dict[str, Any]:
     torch.set_num_threads(config.learner.num_threads)
     world = envs.describe_world(config.env)
     device = choose_device(config.learner.device)
-    run_dir, config = run_folder.create(config, command)
+    with run_folder.opened(config, command) as (run_dir, config):
+        return _train_in(run_dir, config, world, device)
+
+
+def _train_in(
+    run_dir: Path, config: Config, world: Sequence[tuple[str, EnvSpec]], device: torch.device
+) -> dict[str, Any]:
     streams = [streams_of(own_config(config, name)) for name, _ in world]
     scratch = Path(config.replay.scratch_dir or run_dir / "scratch") / f"replay_{os.getpid()}"
     info = RunInfo(
@@ -76,7 +84,10 @@ def train(config: Config, command: list[str]) -> dict[str, Any]:
             )
             fits = check_fits(needed, scratch, streams[0].num_workers, shared_bytes=2**24 * len(world))
             loggers.event(f"run folder {run_dir}; {fits}")
-            _run(build(config, run_dir, world, device, scratch, loggers, stop), summary)
+            system = build(config, run_dir, world, device, scratch, loggers, stop)
+            if config.resume is not None:
+                restore(system)
+            _run(system, summary)
         except Stopped:
             summary |= {"status": "stopped", "reason": f"signal {stop.name}", "stop_signal": stop.number}
         except Exception as error:
@@ -88,21 +99,24 @@ def train(config: Config, command: list[str]) -> dict[str, Any]:
             shutil.rmtree(scratch, ignore_errors=True)
             summary["total_s"] = time.monotonic() - start
             summary = {key: plain_value(value) for key, value in summary.items()}
-            run_folder.write_json(run_dir / "summary.json", summary)
-            plot.curve(run_dir)
+            try:
+                run_folder.write_json(run_dir / "summary.json", summary)
+                plot.curve(run_dir)
+            except OSError as error:
+                loggers.event(f"warning: summary and curve could not be written ({error}): make room in {run_dir}")
             loggers.close(summary)
     return summary
 
 
 def _run(system: System, summary: dict[str, Any]) -> None:
     """Start the system, train, stop it and evaluate; ``summary`` takes what is known, however that ends."""
-    stop = system.stop
+    stop, loop = system.stop, Loop(system)
     try:
         with stop.raising(after_s=0):
             system.start()
         try:
             with stop.raising(after_s=STOP_S):
-                summary |= _train(system)
+                summary |= _train(system, loop)
             for agent in system.agents:
                 if len(system.plans) == 1:
                     agent.learner.check()
@@ -113,7 +127,7 @@ def _run(system: System, summary: dict[str, Any]) -> None:
             raise RunFailed(f"{error} (checkpoints: {system.run_dir / 'checkpoints'})", role, traceback) from error
         finally:
             summary |= _last_figures(system)
-            system.save(summary["frames"])
+            keep(system, loop)
     finally:
         system.close()
     with stop.raising(after_s=0):
@@ -121,40 +135,88 @@ def _run(system: System, summary: dict[str, Any]) -> None:
     summary |= {"status": "finished"}
 
 
-def _train(system: System) -> dict[str, Any]:
+class Loop:
+    """Where the training loop stands.
+
+    Args:
+        system: that it trains; a resumed one goes on from what it had kept.
+    """
+
+    def __init__(self, system: System) -> None:
+        config = system.config
+        self.evaluate_every = Every(config.evaluator.every_frames)
+        self.save_every = EverySeconds(config.checkpoint.save_every_seconds)
+        self.log_every, self.supervise_every = (
+            EverySeconds(config.logger.every_seconds),
+            EverySeconds(SUPERVISE_EVERY_S),
+        )
+        self.wall_s = 0.0  # of the runs that this one goes on with
+        self.whole = True  # no round is going on
+        if system.resumed.run:
+            self.load_state_dict(system.resumed.run)
+        self.start = time.monotonic() - self.wall_s
+
+    def state_dict(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {"wall_s": time.monotonic() - self.start, "evaluate_every": self.evaluate_every.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.wall_s = state["wall_s"]
+        self.evaluate_every.load_state_dict(state["evaluate_every"])
+
+
+def _train(system: System, loop: Loop) -> dict[str, Any]:
     """The training loop: a schedule collects and learns, everything else happens when its time has come."""
     config, evaluator = system.config, system.evaluator
     assert evaluator is not None  # the system is started
-    evaluate_every = Every(config.evaluator.every_frames)
-    save_every = EverySeconds(config.checkpoint.save_every_seconds)
-    log_every, supervise_every = EverySeconds(config.logger.every_seconds), EverySeconds(SUPERVISE_EVERY_S)
-    start = time.monotonic()
+    loop.start = time.monotonic() - loop.wall_s
     for telemetry in system.telemetry:
-        telemetry.start = start
+        telemetry.start = loop.start
     system.publish()
-    for _ in SCHEDULES[config.schedule.name](system):
-        if system.stop.number:
+    for loop.whole in SCHEDULES[config.schedule.name](system):
+        if system.stop.number and loop.whole:  # a round is ended first, unless that takes long
             raise Stopped
         frames = system.total_frames()
-        if supervise_every.crossed():
+        if loop.supervise_every.crossed():
             system.check()
-        if evaluate_every.crossed(frames):
+        if loop.evaluate_every.crossed(frames):
             evaluator.request(frames)
         if evaluation := evaluator.poll():
             report(system, evaluation)
             if reached(config, evaluation):
                 return {
                     "reason": f"evaluator.stop_at_return={config.evaluator.stop_at_return:g} was reached",
-                    "solved_s": evaluation.taken_at - start,
+                    "solved_s": evaluation.taken_at - loop.start,
                     "solved_frames": evaluation.frames,
                 }
-        if log_every.crossed():
+        if loop.log_every.crossed():
             system.loggers.write(system.row())
-        if save_every.crossed():
-            system.save(frames)
-    if system.stop.number:  # the schedule saw it first
-        raise Stopped
+        if loop.whole and loop.save_every.crossed():
+            keep(system, loop, may_fail=True)
     return {"reason": "the budget is used up", "solved_s": None, "solved_frames": None}
+
+
+def keep(system: System, loop: Loop, may_fail: bool = False) -> None:
+    """A checkpoint of now; where the disk refuses, what was there before is still there.
+
+    Args:
+        system: all of it.
+        loop: where the training loop stands.
+        may_fail: training goes on without it.
+
+    Raises:
+        RunFailed: the disk refuses, and this was the last chance.
+    """
+    try:
+        system.save(system.total_frames(), loop.whole, loop.state_dict())
+    except OSError as error:
+        text = (
+            f"the checkpoint could not be written ({error}): make room in {system.run_dir}, the one before it is whole"
+        )
+        if not may_fail:
+            raise RunFailed(text) from error
+        system.loggers.event(f"warning: {text}; training goes on")
 
 
 def _last_figures(system: System) -> dict[str, Any]:
@@ -214,7 +276,7 @@ def final_evaluation(system: System) -> dict[str, Any]:
         checkpoint.write_aside(last, folder / "best" / "policy.pt")
     best = checkpoint.load(folder / "best" / "policy.pt")
     if best["frames"] != last["frames"]:
-        judge = evaluating.Judge(config, own_specs(system.plans), folder, best["eval_return_mean"])
+        judge = evaluating.Judge(config, own_specs(system.plans), folder)
         report(system, judge.evaluate(last["weights"], last["frames"], time.monotonic()))
         judge.close()
         best = checkpoint.load(folder / "best" / "policy.pt")

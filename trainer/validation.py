@@ -25,12 +25,13 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         "learner.warmup_frames learner.prefetch_batches learner.publish_every_updates learner.num_threads "
         "schedule.frames_per_update schedule.tolerance_frames schedule.frames_per_round schedule.episodes_per_round "
         "schedule.updates_per_round evaluator.episodes evaluator.final_episodes evaluator.num_envs "
-        "agents.hang_seconds checkpoint.save_every_seconds checkpoint.keep_last logger.every_seconds",
+        "agents.hang_seconds faults.period_seconds faults.hang_seconds faults.worker_memory_mb "
+        "checkpoint.save_every_seconds checkpoint.keep_last logger.every_seconds",
     ),
     "0 or above": (
         lambda x: x >= 0,
         "seed collector.epsilon_decay_frames collector.apex_alpha learner.learning_rate_end evaluator.every_frames "
-        "replay.priority_alpha",
+        "replay.priority_alpha faults.max_failures",
     ),
     "from 0 to 1": (
         lambda x: 0 <= x <= 1,
@@ -58,8 +59,6 @@ def validate(config: Config, cores: int) -> list[str]:
     Raises:
         ConfigError: the first impossible value, in one sentence that names its keys.
     """
-    if config.resume is not None:
-        raise ConfigError(f"resume={config.resume} cannot be done before the next milestone: leave resume out")
     values = config_keys(config)
     _check_ranges(values)
     _check_names(values)

@@ -5,6 +5,7 @@ Receives: weights from each agent's weights board; orders from the control board
 Sends: rows into its own streams of each agent's replay, then their cursor; counters, episodes onto the agent's board.
 Waits for: every agent's ``frame_limit`` (async) or the control board's ``round`` (sync).
 Stops when: the control board says so; its own exception (left on the board); the parent's death.
+Started anew, it goes on behind what its predecessor published; ``collectors.py`` has closed that one's episodes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from torchrl.collectors import Collector
 import envs
 from envs.torchrl import VectorEnvironment
 from envs.world import FirstAgent, Observation, Step
+from trainer import checkpoint
 from trainer.acting import Crew, Explorer, FrameStacks, apex_ladder, linear_epsilon
 from trainer.agents import AgentPlan, make_policy, model_id, shape_key
 from trainer.boards import ControlBoard, WeightsReader, error_text, flatten_parameters
@@ -34,6 +37,8 @@ from trainer.resources import keep_freed_memory
 from trainer.signals import obey_parent
 
 WAIT_S = 2e-4  # between two looks at the control board
+SEEDS_PER_START = 10_000  # more than a run has sub-environments
+MAX_STARTS = 50  # so many fit before the seeds of evaluations; then they come again
 
 
 @dataclass(frozen=True)
@@ -44,11 +49,17 @@ class CollectorPlan:
         config: the run.
         agents: whose rollouts it makes, all of them in one world.
         worker: its number, 0 .. W - 1.
+        start: how many processes had this number before, in this run and in those that it resumes.
+        snapshot: where its state is kept for an exact resume; ``processes/collector.py`` writes it when asked.
+        exact: go on from that state.
     """
 
     config: Config
     agents: tuple[AgentPlan, ...]
     worker: int
+    start: int = 0
+    snapshot: Path | None = None
+    exact: bool = False
 
 
 class Seat:
@@ -58,16 +69,17 @@ class Seat:
         plan: the agent.
         worker: whose rows it writes.
         rows: the worker's columns [ring, N, ...] of the agent's replay, from :func:`trainer.replay.worker_rows`.
+        start: as in `CollectorPlan`; a worker that is started anew draws other numbers.
     """
 
-    def __init__(self, plan: AgentPlan, worker: int, rows: dict[str, np.ndarray]) -> None:
+    def __init__(self, plan: AgentPlan, worker: int, rows: dict[str, np.ndarray], start: int = 0) -> None:
         self.config, self.board, self.worker, self.rows = plan.config.collector, plan.board, worker, rows
         n, own = plan.streams.envs_per_worker, plan.streams.streams_of(worker)
         self.num_envs, self.ring = n, plan.streams.ring
         self.cursor = self.board.cursor[own]
         self.time = int(self.cursor[0])
         self.reader: WeightsReader = plan.weights.reader()
-        self.explorer = Explorer(n, plan.spec.num_actions, [plan.seed, worker])
+        self.explorer = Explorer(n, plan.spec.num_actions, [plan.seed, worker, *([start] if start else [])])
         self.ladder = (
             apex_ladder(self.config, plan.streams.num_streams)[own] if self.config.exploration == "apex" else None
         )
@@ -86,6 +98,36 @@ class Seat:
         self.present[:] = present
         self.num_absent = self.num_envs - int(np.count_nonzero(present))
         self.stacks.push(observation, np.ones(self.num_envs, bool))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands between two steps."""
+        return {
+            "explorer": self.explorer.state_dict(),
+            "stacks": self.stacks.state_dict(),
+            "present": torch.from_numpy(self.present.copy()),
+            "age": torch.from_numpy(self.age.copy()),
+            "returns": torch.from_numpy(self.returns.copy()),
+            "time": self.time,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there; the observation is the world's affair."""
+        self.explorer.load_state_dict(state["explorer"])
+        self.stacks.load_state_dict(state["stacks"])
+        for name in ("present", "age", "returns"):
+            getattr(self, name)[:] = state[name].numpy()
+        self.num_absent = self.num_envs - int(np.count_nonzero(self.present))
+
+    def episode_actions(self) -> list[np.ndarray]:
+        """The actions since each sub-environment's episode began, int64 [steps] each.
+
+        Raises:
+            ValueError: an episode is longer than the replay's ring, where its actions lie.
+        """
+        if (self.age >= self.ring).any():
+            raise ValueError("an episode is longer than the part of the replay that holds its actions")
+        times = [np.arange(self.time - age, self.time) % self.ring for age in self.age]
+        return [self.rows["action"][slots, i].copy() for i, slots in enumerate(times)]
 
     def write_seen(self) -> None:
         """The first half of a row: what the agent acts on."""
@@ -164,11 +206,10 @@ class Rollout:
         world: Any,
         policies: Sequence[TensorDictModule],
     ) -> None:
-        self.worker, self.schedule = plan.worker, plan.config.schedule
+        self.worker, self.schedule, self.snapshot = plan.worker, plan.config.schedule, plan.snapshot
         self.board, self.world = board, world
-        self.seats = [Seat(agent, plan.worker, own) for agent, own in zip(plan.agents, rows, strict=True)]
-        first = plan.agents[0].streams.streams_of(plan.worker).start
-        observations = world.reset(plan.config.seed * SEEDS_PER_RUN + first)
+        self.seats = [Seat(agent, plan.worker, own, plan.start) for agent, own in zip(plan.agents, rows, strict=True)]
+        observations = world.reset(first_seed(plan))
         for seat, observation, present in zip(self.seats, observations, world.present, strict=True):
             seat.begin(observation, present)
         self.crew = Crew(
@@ -176,8 +217,38 @@ class Rollout:
             [flatten_parameters(policy) for policy in policies],
             [shape_key(agent) for agent in plan.agents],
             [(seat.stacks.seen(seat.observation), seat.observation.get("action_mask")) for seat in self.seats],
-            [[agent.seed, plan.worker, 1] for agent in plan.agents],
+            [[agent.seed, plan.worker, 1, *([plan.start] if plan.start else [])] for agent in plan.agents],
         )
+        if plan.exact:
+            assert plan.snapshot is not None
+            self.load_state_dict(checkpoint.load(plan.snapshot))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the worker stands between two rounds; ``world`` is None where the environment cannot tell."""
+        assert self.crew.noise is not None
+        return {
+            "world": self.world.state() if hasattr(self.world, "state") else None,
+            "seats": [seat.state_dict() for seat in self.seats],
+            "noise": [rng.bit_generator.state for rng in self.crew.noise],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there.
+
+        Raises:
+            ValueError: the environment went another way.
+        """
+        assert self.crew.noise is not None
+        for seat, own in zip(self.seats, state["seats"], strict=True):
+            seat.load_state_dict(own)
+        self.world.set_state(state["world"], [seat.episode_actions() for seat in self.seats])
+        for rng, own in zip(self.crew.noise, state["noise"], strict=True):
+            rng.bit_generator.state = own
+
+    def save_snapshot(self, number: int) -> None:
+        """Keep the state for the checkpoint of that number."""
+        assert self.snapshot is not None
+        checkpoint.write_aside({**self.state_dict(), "number": number}, self.snapshot)
 
     def step(self, frames: Sequence[int]) -> None:
         """One step of every sub-environment: a row of each agent, then its cursor.
@@ -223,6 +294,10 @@ class Rollout:
         while not board.stopping():
             if board.round[0] > board.rounds_done[self.worker]:
                 self.collect_round()
+            elif board.snapshot[0] > board.snapshots_done[self.worker]:
+                number = int(board.snapshot[0])
+                self.save_snapshot(number)
+                board.snapshots_done[self.worker] = number
             else:
                 self._wait()
 
@@ -286,6 +361,12 @@ class StreamCollector(Collector):
             board.write_error(plan.worker, error_text(error))
             sys.exit(1)
         return TensorDict({}, [1])
+
+
+def first_seed(plan: CollectorPlan) -> int:
+    """Seed of a worker's first sub-environment; another one for each time that it is started."""
+    own = plan.agents[0].streams.streams_of(plan.worker).start
+    return plan.config.seed * SEEDS_PER_RUN + plan.start % MAX_STARTS * SEEDS_PER_START + own
 
 
 def make_environment(plan: CollectorPlan, board: ControlBoard) -> VectorEnvironment:

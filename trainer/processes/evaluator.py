@@ -29,7 +29,7 @@ from trainer.acting import FrameStacks, Policy, greedy_policy
 from trainer.agents import make_policy
 from trainer.algorithms.targets import unrescale
 from trainer.boards import error_text, flatten_parameters
-from trainer.checkpoint import write_aside
+from trainer.checkpoint import load, write_aside
 from trainer.config import SEEDS_PER_RUN, Config
 from trainer.resources import keep_freed_memory
 from trainer.signals import obey_parent
@@ -228,14 +228,13 @@ class Judge:
     Args:
         config: the run.
         agents: configuration and spec of each agent.
-        run_dir: the run's folder.
-        best: mean return of the best policy so far.
+        run_dir: the run's folder; what is the best so far stands there.
     """
 
-    def __init__(
-        self, config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path, best: float = -np.inf
-    ) -> None:
-        self._config, self._path, self._best = config, run_dir / "best" / "policy.pt", best
+    def __init__(self, config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path) -> None:
+        self._config, self._path = config, run_dir / "best" / "policy.pt"
+        best = float(load(self._path)["eval_return_mean"]) if self._path.exists() else -np.inf
+        self._best = -np.inf if np.isnan(best) else best  # nobody has evaluated it
         self._players = Players(agents)
         self._world = envs.make_world(config.env, min(config.evaluator.num_envs, config.evaluator.episodes))
 
@@ -263,9 +262,9 @@ class Judge:
         self._world.close()
 
 
-def save_policy(path: Path, flat: Tensor, frames: int, mean: float) -> None:
+def save_policy(path: Path, flat: Tensor, frames: int, mean: float, **more: Any) -> None:
     """Keep a policy's weights with where they come from."""
-    write_aside({"weights": flat.clone(), "frames": frames, "eval_return_mean": mean}, path)
+    write_aside({"weights": flat.clone(), "frames": frames, "eval_return_mean": mean, **more}, path)
 
 
 def run(

@@ -13,10 +13,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,6 +31,7 @@ from trainer.learning import Learner, feed, flat_weights, linear
 from trainer.limiter import Limiter
 from trainer.priorities import PrioritizedStreamSampler
 from trainer.replay import Batch, StreamReplay, StreamSampler
+from trainer.replay_copy import ReplayCopy
 from trainer.resources import keep_freed_memory
 from trainer.signals import obey_parent
 from trainer.stacking import Stack
@@ -53,8 +56,9 @@ class Agent:
         torch.manual_seed(plan.seed)
         algorithm = ALGORITHMS[config.algorithm.name](config.algorithm, config.learner, spec)
         uniform = StreamSampler(
-            plan.board.cursor, plan.streams, ahead=config.algorithm.n_step, behind=spec.stack - 1, seed=plan.seed
-        )
+            plan.board.cursor, plan.streams, ahead=config.algorithm.n_step, behind=spec.stack - 1, seed=plan.seed,
+            oldest=plan.board.oldest,
+        )  # fmt: skip
         self.replay = StreamReplay(
             spec, plan.storage, uniform, config.algorithm.gamma, config.algorithm.n_step, config.learner.batch_size,
             pin_memory=device.type == "cuda",
@@ -69,6 +73,9 @@ class Agent:
             config.schedule.tolerance_frames,
         )  # fmt: skip
         self.publish_: Callable[[Any], None] = plan.weights.send  # or TorchRL's update_policy_weights_
+        self.copy = ReplayCopy(
+            plan.folder.parent / "replay", plan.storage, plan.streams, plan.board.cursor, behind=spec.stack - 1
+        )
 
     def open_limit(self) -> None:
         """Let the collectors go as far as the limiter allows; a frozen agent holds nobody back."""
@@ -139,17 +146,34 @@ class Agent:
             "sampler": self.sampler.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any], with_replay: bool = True) -> None:
-        """Go on from a checkpoint; without its replay, priorities begin anew."""
+    def load_state_dict(self, state: dict[str, Any], with_sampler: bool = True) -> None:
+        """Go on from a checkpoint; without its sampler's part, priorities begin anew."""
         self.learner.load_state_dict(state["learner"])
         self.limiter.load_state_dict(state["limiter"])
+        if self.board.lost_at[0]:
+            self.limiter.begin_again(int(self.board.lost_at[0]))
         self.board.updates[0] = self.limiter.updates
-        if with_replay:
+        if with_sampler:
             self.sampler.load_state_dict(state["sampler"])
 
+    def load_replay(self, kept: dict[str, Any], sampler: dict[str, Any]) -> None:
+        """Fill the replay as it was when ``kept`` and the sampler's state were saved.
+
+        Raises:
+            OSError, ValueError: the rows are gone.
+        """
+        rows, self.board.oldest[:] = self.copy.load(kept)
+        self.sampler.load_state_dict(sampler if kept["streams"] == asdict(self.plan.streams) else moved(sampler, rows))
+
     def save(self, frames: int, **more: Any) -> Path:
-        """A checkpoint after ``frames`` frames; written aside and renamed."""
+        """A checkpoint after ``frames`` frames, replay included; written aside and renamed.
+
+        Raises:
+            OSError: the disk refuses.
+        """
         state = {**self.state_dict(), "frames": frames, "seed": self.plan.seed, **more}
+        state["frames_of_workers"] = self.board.frames.tolist()
+        state["replay"] = self.copy.save() if self.config.checkpoint.replay else None
         return checkpoint.save(self.plan.folder, state, frames, self.config.checkpoint.keep_last)
 
 
@@ -208,6 +232,14 @@ def prioritized(plan: AgentPlan, uniform: StreamSampler, replay: StreamReplay) -
     return sampler
 
 
+def moved(sampler: dict[str, Any], rows: np.ndarray) -> dict[str, Any]:
+    """A sampler's state for a replay whose row i was row ``rows[i]`` (-1: none) when it was saved, int64 [rows]."""
+    if "priorities" not in sampler:
+        return sampler
+    priorities = sampler["priorities"].numpy()
+    return {**sampler, "priorities": torch.from_numpy(np.where(rows >= 0, priorities[rows], 0.0)), "moved": True}
+
+
 def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -> None:
     """Body of an agent's own process.
 
@@ -222,7 +254,7 @@ def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -
         agent.learner.prepare(agent.replay.example())
         found = checkpoint.newest(plan.folder)
         if found is not None:
-            agent.load_state_dict(found, with_replay=False)
+            agent.load_state_dict(found, with_sampler=False)
         agent.publish()
         agent.open_limit()
         reported = time.monotonic()

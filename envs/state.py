@@ -1,0 +1,63 @@
+"""Where an object of plain attributes stands, to go on from there in another process.
+
+Arrays, numbers and random generators are kept, in lists and dicts too; everything else (spaces, settings, functions) is
+taken to be constant. So it is for classes that are known to be made like this; tests show it for each of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+PLAIN = (bool, int, float, np.bool_, np.integer, np.floating)
+
+
+def state_of(thing: Any) -> dict[str, Any]:
+    """Its attributes as tensors, numbers and generators' states, nested as they are."""
+    return {name: kept for name, value in vars(thing).items() if (kept := _kept(value)) is not None}
+
+
+def set_state(thing: Any, state: dict[str, Any]) -> None:
+    """Put it where `state_of` found another one of its making; arrays are written in place, for there are views."""
+    for name, kept in state.items():
+        setattr(thing, name, _put(getattr(thing, name, None), kept))
+
+
+def _kept(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return torch.from_numpy(value.copy())
+    if isinstance(value, PLAIN):
+        return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.random.Generator):
+        return {"generator": value.bit_generator.state}
+    if isinstance(value, list | tuple) and value:
+        kept = [_kept(item) for item in value]
+        return None if any(item is None for item in kept) else kept
+    if isinstance(value, dict) and value:
+        items = {name: _kept(item) for name, item in value.items()}
+        return None if any(item is None for item in items.values()) else {"items": items}
+    return None
+
+
+def _put(mine: Any, kept: Any) -> Any:
+    if isinstance(kept, torch.Tensor):
+        array = kept.numpy()
+        if isinstance(mine, np.ndarray) and mine.shape == array.shape and mine.flags.writeable:
+            mine[...] = array
+            return mine
+        return array.copy()
+    if isinstance(kept, dict) and "generator" in kept:
+        mine.bit_generator.state = kept["generator"]
+        return mine
+    if isinstance(kept, dict):
+        items = mine if isinstance(mine, dict) else {}
+        for name, item in kept["items"].items():
+            items[name] = _put(items.get(name), item)
+        return items
+    if isinstance(kept, list):
+        own = mine if isinstance(mine, list | tuple) and len(mine) == len(kept) else [None] * len(kept)
+        put = [_put(old, new) for old, new in zip(own, kept, strict=True)]
+        return tuple(put) if isinstance(mine, tuple) else put
+    return kept

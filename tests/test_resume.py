@@ -1,0 +1,376 @@
+"""A run that goes on: what it takes over, and that in rounds nothing tells it from one that was never stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from envs.counting import episode_length
+from trainer import checkpoint
+from trainer.compose import load
+from trainer.config import SEEDS_PER_RUN, Config, ConfigError
+from trainer.errors import RunFailed
+from trainer.train import train
+
+ROOT = Path(__file__).parent.parent
+CARTPOLE = {"id": "CartPole-v1", "backend": "gymnasium"}
+ENVIRONMENTS = {
+    "counting": {},
+    "native vector": CARTPOLE,  # tells its state
+    "played again": {**CARTPOLE, "vectorization": "sync"},
+    "box2d": {"id": "LunarLander-v3", "backend": "gymnasium"},
+    "agents": {"id": "CountingAgents", "backend": "counting_agents"},
+}
+EVERYTHING = {"noisy": True, "prioritized": True, "n_step": 3, "target_tau": 0.01}
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """Whole rows of a run until now."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def stop_at(folder: Path, frames: int, number: int = signal.SIGUSR1) -> None:
+    """Send a signal to this process, as SLURM does, once a run's rows have come so far."""
+
+    def watch() -> None:
+        while max((row["frames"] for row in rows_of(folder)), default=0) < frames:
+            time.sleep(0.005)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def go_on(config: Config, **changes: Any) -> dict[str, Any]:
+    return train(replace(config, resume=config.run_dir, **changes), ["resume"])
+
+
+def newest(folder: Path) -> dict[str, Any]:
+    state = checkpoint.newest(folder / "checkpoints")
+    assert state is not None
+    return state
+
+
+def leaves(tree: Any, name: str = "") -> dict[str, Any]:
+    """A nested dict's values by their path."""
+    if isinstance(tree, dict):
+        found = {}
+        for key, value in tree.items():
+            found |= leaves(value, f"{name}/{key}")
+        return found
+    return {name: tree}
+
+
+def differences(first: Any, second: Any) -> list[str]:
+    first, second = leaves(first), leaves(second)
+    same = {
+        key: torch.equal(value, second[key]) if isinstance(value, torch.Tensor) else value == second[key]
+        for key, value in first.items()
+    }
+    return [key for key, equal in same.items() if not equal]
+
+
+@pytest.mark.parametrize("schedule", ["sequential", "sync"])
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_in_rounds_a_run_that_is_stopped_and_goes_on_ends_bit_identical(
+    name: str, schedule: str, small_config: Callable[..., Config]
+) -> None:
+    sections = {
+        "env": ENVIRONMENTS[name], "algorithm": {**EVERYTHING, "hidden_sizes": [16]}, "budget_frames": 3_000,
+        "schedule": {"name": schedule}, "logger": {"every_seconds": 0.01},
+        "evaluator": {"every_frames": 500, "num_envs": 2, "final_episodes": 2},
+    }  # fmt: skip
+    whole, cut = small_config("whole", **sections), small_config("cut", **sections)
+    train(whole, ["whole"])
+    assert whole.run_dir and cut.run_dir
+    first, second = Path(whole.run_dir), Path(cut.run_dir)
+    stop_at(second, 700)
+    stopped = train(cut, ["cut"])
+    assert (stopped["status"], stopped["stop_signal"]) == ("stopped", signal.SIGUSR1)
+    assert 700 <= stopped["frames"] < 3_000
+    summary = go_on(cut)
+    assert summary["status"] == "finished"
+    assert "bit-identical" not in (second / "log.txt").read_text()
+
+    folders = sorted(path.parent for path in first.rglob("frames_*.pt"))
+    assert len(folders) == (2 if name == "agents" else 1)
+    for folder in folders:
+        mine, its = checkpoint.newest(folder), checkpoint.newest(second / folder.relative_to(first))
+        assert mine is not None and its is not None
+        for part in ("learner", "sampler", "limiter", "frames", "frames_of_workers"):
+            assert differences(mine[part], its[part]) == []
+        assert mine["limiter"]["updates"] > 500
+    rows = [path for path in first.rglob("*.bin")]
+    assert len(rows) >= 6
+    for path in rows:
+        assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
+    if schedule == "sequential":  # else the evaluator has its own pace
+        assert best(first) == best(second)
+
+
+def best(folder: Path) -> float:
+    return float(checkpoint.load(folder / "best" / "policy.pt")["eval_return_mean"])
+
+
+@pytest.fixture
+def stopped(small_config: Callable[..., Config]) -> Config:
+    """An asynchronous run of 20,000 frames that SIGTERM stopped after 2,500 or more."""
+    config = small_config(budget_frames=20_000, checkpoint={"keep_last": 2, "save_every_seconds": 0.2})
+    assert config.run_dir
+    stop_at(Path(config.run_dir), 2_500, signal.SIGTERM)
+    assert train(config, ["first"])["stop_signal"] == signal.SIGTERM
+    return config
+
+
+def test_asynchronous_run_goes_on_without_a_burst(stopped: Config) -> None:
+    assert stopped.run_dir
+    folder = Path(stopped.run_dir)
+    before, rows = newest(folder), rows_of(folder)
+    summary = go_on(stopped, budget_frames=before["frames"] + 4_000)
+    assert summary["status"] == "finished"
+    frames, updates = summary["frames"], summary["updates"]
+    assert before["frames"] + 4_000 <= frames < before["frames"] + 4_000 + 8
+    assert updates == (frames - 200) // 4  # as if it had never been stopped
+    after = rows_of(folder)[len(rows) :]
+    assert after[0]["frames"] >= before["frames"] and after[0]["wall_s"] > rows[-1]["wall_s"]
+    for row in after:  # at no moment more updates, or frames, than the limiter allows
+        assert row["updates"] <= (row["frames"] - 200) // 4
+        assert row["frames"] <= 200 + 4 * (row["updates"] + 1) + 64 + 8
+    assert after[0]["episodes"] >= rows[-1]["episodes"]
+    assert summary["wall_s"] > rows[-1]["wall_s"]
+    assert (folder / "command.txt").read_text() == "first\nresume\n"
+
+
+def test_replay_goes_on_where_it_was(stopped: Config, started: Callable[[Config], Any]) -> None:
+    from trainer.resume import restore
+
+    assert stopped.run_dir
+    state = newest(Path(stopped.run_dir))
+    system = built(stopped)
+    restore(system)
+    (agent,) = system.agents
+    ring = agent.plan.streams.ring
+    cursor = agent.board.cursor.copy()
+    assert (cursor == np.repeat(state["replay"]["upto"], 4)).all()
+    batch = agent.replay.batches(200)
+    stream, time = batch["stream"].numpy().ravel(), batch["time"].numpy().ravel()
+    assert (time > cursor[stream] - ring).all()
+    number, episode, step, _ = batch["observation"].numpy().reshape(-1, 4).astype(np.int64).T
+    following = batch["next", "observation"].numpy().reshape(-1, 4).astype(np.int64).T
+    assert (number == stopped.seed * SEEDS_PER_RUN + stream).all()
+    assert (following[:3] == np.stack([number, episode, step + 1])).all()
+    # Every transition but the one that each stream gave up was there before; those ends are truncated.
+    ends = batch["next", "done"].numpy().ravel()
+    closed = ends & (step + 1 < episode_length(number, episode))
+    assert (time[closed] == cursor[stream[closed]] - 2).all()
+    system.close()
+
+
+def built(config: Config) -> Any:
+    """The system of a run that goes on, not started."""
+    import envs
+    from trainer import system
+    from trainer.loggers import Loggers
+    from trainer.signals import StopSignals
+
+    assert config.run_dir
+    folder = Path(config.run_dir)
+    scratch = folder / "scratch" / "again"
+    scratch.mkdir(parents=True)
+    world, device = envs.describe_world(config.env), torch.device("cpu")
+    return system.build(config, folder, world, device, scratch, Loggers({}, []), StopSignals(scratch))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("workers", "envs", "capacity"), [(3, 4, 4_000), (1, 2, 4_000), (2, 8, 800)])
+def test_other_workers_go_on_with_the_same_rows(workers: int, envs: int, capacity: int, stopped: Config) -> None:
+    from trainer.resume import restore
+
+    changed = replace(
+        stopped,
+        collector=replace(stopped.collector, num_workers=workers, envs_per_worker=envs),
+        replay=replace(stopped.replay, capacity_frames=capacity),
+    )
+    system = built(changed)
+    restore(system)
+    (agent,) = system.agents
+    assert agent.board.total_frames() == sum(newest(Path(str(stopped.run_dir)))["frames_of_workers"])
+    assert agent.board.cursor.sum() > min(capacity, 1_500) * 0.8
+    batch = agent.replay.batches(400)
+    number, episode, step, _ = batch["observation"].numpy().reshape(-1, 4).astype(np.int64).T
+    following = batch["next", "observation"].numpy().reshape(-1, 4).astype(np.int64).T
+    assert (following[:3] == np.stack([number, episode, step + 1])).all()  # no transition leads over a seam
+    system.close()
+    summary = go_on(changed, budget_frames=agent.board.total_frames() + 1_000)
+    assert summary["status"] == "finished"
+
+
+def test_torn_checkpoint_falls_back_to_the_one_before(stopped: Config) -> None:
+    assert stopped.run_dir
+    folder = Path(stopped.run_dir)
+    before, last = checkpoint.numbered(folder / "checkpoints")
+    last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
+    frames = int(before.stem.removeprefix("frames_"))
+    newest_frames = newest(folder)["frames_of_workers"]
+    summary = go_on(stopped, budget_frames=frames + 2_000)
+    assert summary["status"] == "finished"
+    log = (folder / "log.txt").read_text()
+    assert f"warning: checkpoint {last} is torn" in log
+    assert f"goes on after {sum(newest_frames)} frames" in log
+
+
+def test_without_its_replay_a_run_warms_up_anew_and_catches_up_with_nothing(stopped: Config) -> None:
+    assert stopped.run_dir
+    folder = Path(stopped.run_dir)
+    for path in (folder / "replay").rglob("*.bin"):
+        path.unlink()
+    state = newest(folder)
+    frames, updates = sum(state["frames_of_workers"]), state["limiter"]["updates"]
+    summary = go_on(stopped, budget_frames=frames + 2_000)
+    assert "the replay of agent_0 is gone" in (folder / "log.txt").read_text()
+    assert summary["updates"] == updates + (summary["frames"] - frames - 200) // 4
+
+
+def test_second_run_in_the_same_folder_is_refused(small_config: Callable[..., Config]) -> None:
+    config = small_config(budget_frames=1_000_000)
+    assert config.run_dir
+    folder, refused = Path(config.run_dir), []
+
+    def second() -> None:
+        while not (folder / "metrics.jsonl").exists():
+            time.sleep(0.02)
+        command = [sys.executable, "-m", "trainer.run", f"resume={folder}"]
+        refused.append(subprocess.run(command, cwd=ROOT, capture_output=True, text=True))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=second, daemon=True).start()
+    train(config, ["first"])
+    assert refused[0].returncode == 2
+    assert refused[0].stderr.startswith(f"error: a run is going on in {folder} (pid {os.getpid()} on ")
+
+
+def test_killed_run_goes_on_from_its_last_checkpoint_and_sweeps_what_it_left(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = [
+        "env.id=Counting", "env.backend=counting", "preset=generic", "budget_frames=6000", "learner.device=cpu",
+        "collector.num_workers=1", "collector.envs_per_worker=8", "learner.warmup_frames=200", "learner.batch_size=32",
+        "replay.capacity_frames=4000", "checkpoint.save_every_seconds=0.3", "logger.every_seconds=0.1",
+        "env.kwargs.step_seconds=0.004", "evaluator.every_frames=0", "evaluator.final_episodes=2",
+        "logger.terminal=none", f"run_dir={folder}", "resume=auto",
+    ]  # fmt: skip
+    command = [sys.executable, "-m", "trainer.run", *words]
+    process = subprocess.Popen(command, cwd=ROOT)
+    while len(checkpoint.numbered(folder / "checkpoints")) < 2:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert list((folder / "scratch").iterdir())
+    (folder / "checkpoints" / ".frames_000000000001.pt.77.partial").write_bytes(b"half")
+    frames = sum(newest(folder)["frames_of_workers"])
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True
+    )  # the same command, as a requeued job has it
+    assert done.returncode == 0, done.stderr
+    assert f"goes on after {frames} frames" in (folder / "log.txt").read_text()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["status"] == "finished" and summary["frames"] >= 6_000
+    assert summary["updates"] == (summary["frames"] - 200) // 4
+    assert not list((folder / "scratch").iterdir()) and not list(folder.rglob(".*.partial"))
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert again.returncode == 0
+    assert again.stdout == f"the run in {folder} is finished: raise budget_frames above 6000 to go on\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["learner.batch_size=64"], "learner.batch_size=64 cannot be when a run goes on, in RUN it is 128"),
+        (["algorithm=iqn"], "algorithm.name=iqn cannot be when a run goes on"),
+        (["env.id=Acrobot-v1"], "env.id=Acrobot-v1 cannot be when a run goes on"),
+        (["preset=lunarlander"], "preset=lunarlander cannot be when a run goes on"),
+        (["run_dir=elsewhere"], "goes on in that folder: leave run_dir=elsewhere out"),
+        (["env.kwargs.sutton_barto_reward=true"], "env.kwargs={'sutton_barto_reward': True} cannot be"),
+    ],
+)
+def test_what_would_be_another_run_is_refused(words: list[str], sentence: str, tmp_path: Path) -> None:
+    run_dir = begun(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        load([f"resume={run_dir}", *words])
+    assert sentence.replace("RUN", str(run_dir)) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def begun(folder: Path) -> Path:
+    from trainer.config import to_yaml
+
+    (folder / "config.yaml").write_text(to_yaml(load(["seed=5", f"run_dir={folder}"], cores=4).config))
+    return folder
+
+
+def test_what_may_change_is_taken_and_all_else_is_kept(tmp_path: Path) -> None:
+    run_dir = begun(tmp_path)
+    words = ["budget_frames=90_000", "learner.learning_rate=1e-5", "collector.num_workers=3", "logger=wandb"]
+    config = load([f"resume={run_dir}", *words], cores=4).config
+    assert (config.seed, config.budget_frames, config.learner.learning_rate) == (5, 90_000, 1e-5)
+    assert (config.collector.num_workers, config.logger.name, config.preset) == (3, "wandb", "cartpole")
+    assert config.run_dir == config.resume == str(run_dir)
+    assert config.schedule.tolerance_frames == 512  # derived anew
+    again = load(["resume=auto", f"run_dir={run_dir}", "seed=5", "preset=cartpole"], cores=4).config  # a requeued job's
+    assert again.seed == 5
+
+
+def test_resume_names_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is no run's folder"):
+        load([f"resume={tmp_path}"])
+    with pytest.raises(ConfigError, match="name the folder, as run_dir=PATH"):
+        load(["resume=auto"])
+    assert load(["resume=auto", f"run_dir={tmp_path / 'new'}"]).config.resume is None
+
+
+def test_full_disk_costs_a_checkpoint_but_not_the_run(tmp_path: Path, small_config: Callable[..., Config]) -> None:
+    """A real small disk that fills up: training goes on, the end says what to do, the checkpoint before is whole."""
+    disk = tmp_path / "run"
+    disk.mkdir()
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1500k", "none", disk]).returncode:
+        pytest.skip("only root may mount a small disk")
+    try:
+        scratch = str(tmp_path / "scratch")
+        config = small_config(
+            budget_frames=20_000, checkpoint={"save_every_seconds": 0.3}, replay={"scratch_dir": scratch}
+        )
+
+        def fill() -> None:
+            while not checkpoint.numbered(disk / "checkpoints"):
+                time.sleep(0.02)
+            time.sleep(0.5)
+            with open(disk / "filler", "wb", buffering=0) as file:
+                try:
+                    while True:
+                        file.write(bytes(4096))
+                except OSError:
+                    return  # it is full
+
+        threading.Thread(target=fill, daemon=True).start()
+        with pytest.raises(RunFailed, match="the checkpoint could not be written .*No space left.*make room in"):
+            train(config, ["full"])
+        state = newest(disk)
+        assert 0 < state["frames"] < 20_000
+        (disk / "filler").unlink()
+        summary = go_on(config, budget_frames=state["frames"] + 1_000)
+        assert summary["status"] == "finished"
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)

@@ -1,0 +1,223 @@
+"""The collector's processes as the main process sees them: started, watched, started anew; `trainer.system` says how.
+
+TorchRL's ``MultiAsyncCollector`` starts its workers together and knows no other start, so a worker that takes a dead
+one's place comes with a collector of its own, of one worker. Weights reach all of them through the same board.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainer.boards import ControlBoard, split_error
+from trainer.config import Config, first_line
+from trainer.errors import RunFailed, exit_words
+from trainer.learners import SHUTDOWN_S
+from trainer.loggers import Loggers
+from trainer.processes.collector import CollectorPlan, first_seed
+from trainer.replay import close_episodes
+
+START_WORKERS_S = 60.0  # beyond faults.hang_seconds, that workers may take to start
+POLL_S = 2e-3  # between two looks at workers that start
+NAMED_S = 3.0  # until the exit code of a worker that failed to start is known
+MEBIBYTE = 2**20
+
+# Gives a collector that is not yet made, and what makes it: whoever interrupts that finds the processes in the former.
+Create = Callable[[list[CollectorPlan]], tuple[Any, Callable[[], None]]]
+
+
+class CollectorWorkers:
+    """All collector workers of a run; one that dies, hangs or grows too large is started anew.
+
+    Args:
+        config: the run.
+        plans: of the workers, in their order.
+        board: control board.
+        create: makes TorchRL's collector for some of them.
+        loggers: are told of every death.
+    """
+
+    def __init__(
+        self, config: Config, plans: Sequence[CollectorPlan], board: ControlBoard, create: Create, loggers: Loggers
+    ) -> None:
+        self.config, self.board, self._create, self._loggers = config, board, create, loggers
+        self.plans = list(plans)
+        self.restarts = 0
+        self._collectors: list[Any] = []  # all that were made, the first one first
+        self._place: list[tuple[Any, int]] = []  # of each worker
+        self._starting: dict[int, _Start] = {}
+        self._failures: list[deque[float]] = [deque() for _ in plans]
+
+    @property
+    def first(self) -> Any:
+        """The collector that all workers began in, by which TorchRL's weights are handed on."""
+        return self._collectors[0]
+
+    def start(self) -> None:
+        """Start all workers and wait until they are up.
+
+        Raises:
+            RunFailed: one of them died or hung on its way; an environment that cannot be made is not tried again.
+        """
+        start = self._begin(list(range(len(self.plans))))
+        while start.thread.is_alive():
+            time.sleep(POLL_S)
+            if self._silent_s(0) > self.config.faults.hang_seconds:  # all began at once
+                silent = [worker for worker in range(len(self.plans)) if not self.board.pid[worker]] or [0]
+                raise RunFailed(
+                    f"collector worker {silent[0]} ({self._what(silent[0])}) did not start within "
+                    f"{START_WORKERS_S + self.config.faults.hang_seconds:.0f} s: look what its environment waits for, "
+                    "or raise faults.hang_seconds",
+                    role=f"collector {silent[0]}",
+                )
+        if start.error is not None:
+            deadline = time.monotonic() + NAMED_S
+            while time.monotonic() < deadline:  # the worker is named as soon as it is gone
+                for worker in range(len(self.plans)):
+                    if (exitcode := self._exitcode(worker)) is not None:
+                        raise self._failure(worker, *self._death(worker, exitcode))
+                time.sleep(POLL_S)
+            raise RunFailed(f"the collector workers could not be started: {first_line(start.error)}") from start.error
+
+    def check(self) -> None:
+        """Start anew whoever is gone; cheap enough for every wait.
+
+        Raises:
+            RunFailed: one of them failed more often than ``faults.max_failures`` allows.
+        """
+        for worker in range(len(self.plans)):
+            start = self._starting.get(worker)
+            if start is not None and not start.thread.is_alive():
+                del self._starting[worker]
+                torch.set_num_threads(self.config.learner.num_threads)  # TorchRL changed it (torchrl.md, trap 18)
+                if start.error is not None and self._exitcode(worker) is None:
+                    self._kill(worker)
+                    self._replace(worker, f"could not be started: {first_line(start.error)}", "")
+                    continue
+                start = None
+            if (exitcode := self._exitcode(worker)) is not None:
+                if start is None:  # else TorchRL still waits for it and finds out by itself
+                    self._replace(worker, *self._death(worker, exitcode))
+            elif (silent_s := self._silent_s(worker)) > self.config.faults.hang_seconds:
+                self._kill(worker)
+                self._replace(worker, f"showed no sign of life for {silent_s:.0f} s and was ended", "")
+            elif (limit := self.config.faults.worker_memory_mb) is not None and start is None:
+                used = _resident_bytes(int(self.board.pid[worker])) / MEBIBYTE
+                if used > limit:
+                    self._kill(worker)
+                    self._replace(worker, f"held {used:.0f} MB, more than faults.worker_memory_mb={limit}", "")
+
+    def close(self) -> None:
+        """Stop all of them; the board says STOP already."""
+        for start in self._starting.values():
+            start.thread.join(0.1)
+        for collector in self._collectors:
+            collector.shutdown(timeout=SHUTDOWN_S, raise_on_error=False)
+
+    def _begin(self, workers: list[int]) -> _Start:
+        now = time.monotonic()
+        self.board.heartbeat[workers] = now + START_WORKERS_S
+        self.board.pid[workers] = 0
+        collector, make = self._create([self.plans[worker] for worker in workers])
+        self._collectors.append(collector)
+        if len(workers) == len(self.plans):
+            self._place = [(collector, i) for i in range(len(workers))]
+        else:
+            self._place[workers[0]] = (collector, 0)
+        return _Start(make)
+
+    def _replace(self, worker: int, why: str, traceback: str) -> None:
+        now, failures = time.monotonic(), self._failures[worker]
+        failures.append(now)
+        while failures[0] < now - self.config.faults.period_seconds:
+            failures.popleft()
+        if len(failures) > self.config.faults.max_failures:
+            raise self._failure(worker, why, traceback, count=len(failures))
+        self.restarts += 1
+        if traceback:
+            self._loggers.event(f"traceback of collector {worker}:\n{traceback}", role=f"collector {worker}")
+        self._loggers.event(
+            f"{self._name(worker)} {why}; another one takes its place, the others go on", role=f"collector {worker}"
+        )
+        self.board.write_error(worker, "")
+        for agent in self.plans[worker].agents:
+            own = agent.streams.streams_of(worker)
+            cursor = agent.board.cursor[own]
+            cursor[:] = cursor.max()  # it may have died between two of them, when all rows were written
+            columns = {name: column.numpy() for name, column in agent.storage._storage.items()}
+            close_episodes(columns, agent.streams, np.arange(own.start, own.stop), cursor.copy())
+        plan = self.plans[worker]
+        self.plans[worker] = dataclasses.replace(plan, start=plan.start + 1, exact=False)
+        self._starting[worker] = self._begin([worker])
+
+    def _failure(self, worker: int, why: str, traceback: str, count: int = 1) -> RunFailed:
+        often = (
+            f" ({count} failures within {self.config.faults.period_seconds:.0f} s, more than faults.max_failures="
+            f"{self.config.faults.max_failures})"
+        )
+        text = f"{self._name(worker)} {why}{often if count > 1 else ''}"
+        return RunFailed(text, role=f"collector {worker}", traceback=traceback)
+
+    def _name(self, worker: int) -> str:
+        return f"collector worker {worker} (pid {self.board.pid[worker]}, {self._what(worker)})"
+
+    def _what(self, worker: int) -> str:
+        plan = self.plans[worker]
+        envs = plan.agents[0].streams.envs_per_worker
+        return f"{envs} x {self.config.env.id}, seeds from {first_seed(plan)}"
+
+    def _death(self, worker: int, exitcode: int) -> tuple[str, str]:
+        """Why it died, in words, and its own traceback."""
+        traceback, cause = split_error(self.board.read_error(worker))
+        frames = self.plans[worker].agents[0].board.frames[worker]
+        when = f"after {frames} frames" if frames else "while starting"
+        return f"died {when}: {cause or f'it was ended by {exit_words(exitcode)}'}", traceback
+
+    def _exitcode(self, worker: int) -> int | None:
+        collector, index = self._place[worker]
+        processes = getattr(collector, "procs", ())
+        return processes[index].exitcode if index < len(processes) else None
+
+    def _silent_s(self, worker: int) -> float:
+        return time.monotonic() - float(self.board.heartbeat[worker])
+
+    def _kill(self, worker: int) -> None:
+        collector, index = self._place[worker]
+        for process in getattr(collector, "procs", ())[index : index + 1]:
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+
+
+class _Start:
+    """A collector that is being made, in a thread: TorchRL waits for its workers, which may take seconds or hang."""
+
+    def __init__(self, make: Callable[[], None]) -> None:
+        self._make = make
+        self.error: Exception | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._make()
+        except Exception as error:  # a worker's own one, of any type, or TorchRL's about a worker that is gone
+            self.error = error
+
+
+def _resident_bytes(pid: int) -> int:
+    """Memory of a process that is its own; 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/statm") as file:
+            _, resident, shared, *_ = file.read().split()
+    except OSError:
+        return 0
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
