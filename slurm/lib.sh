@@ -167,14 +167,20 @@ count_idle_restarts() {
   echo "$FRAMES $IDLE" >"$1"
 }
 
+# job_field NAME: what scontrol says of the job.
+job_field() { scontrol -o show job "$JOB" | grep -oP "(?<= $1=)\S*"; }
+
 # Signals are counted, for `wait` also ends when one is handled. SLURM sends USR1 to this shell alone (--signal=B:), so
-# it is handed on, once. TERM it sends to the tasks by itself: a second one would end an agent in its checkpoint.
+# it is handed on, once. TERM it sends to the tasks by itself, and twice would be once too often.
 on_signal() {
   SIGNALS=$((SIGNALS + 1))
   [[ " $RECEIVED " == *" $1 "* ]] && return
   RECEIVED+=" $1"
   say "got $1"
-  if [[ $1 == USR1 && $STEP ]]; then kill -USR1 "$STEP"; fi
+  if [[ $1 == USR1 ]]; then
+    if [[ $STEP ]]; then kill -USR1 "$STEP"; fi
+    LIMIT=$(date -d "$(job_field EndTime)" +%s 2>/dev/null) || LIMIT='' # a job may have none
+  fi
 }
 
 # run_agents LOG RANK...: the whole of a job. Ends the script with the highest exit code of the agents.
@@ -184,7 +190,7 @@ run_agents() {
   name_job
   RUN_DIR=${RUN_DIR:-runs/slurm_${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}
   mkdir -p "$RUN_DIR" || fail "$RUN_DIR cannot be made: set run_dir to a folder that you may write"
-  SIGNALS=0 RECEIVED='' STEP=''
+  SIGNALS=0 RECEIVED='' STEP='' LIMIT=''
   trap 'on_signal USR1' USR1
   trap 'on_signal TERM' TERM
   scratch_folder "$JOB"
@@ -221,12 +227,12 @@ run_agents() {
 
 # requeue CODE RANK...: where the job was told to make room and has more to do.
 requeue() {
-  local code=$1 frames=$FRAMES state
+  local code=$1 frames=$FRAMES
   shift
   # 143 without TERM to this shell: a pre-emption that tells the tasks alone, and may wait before it tells the script.
-  if [[ $code == 0 ]] || [[ $RECEIVED != *USR1* && "$code$RECEIVED" != 143 ]]; then return; fi
-  state=$(scontrol show job "$JOB" | sed -n 's/.*JobState=\([A-Z_]*\).*/\1/p')
-  if [[ $state == CANCELLED ]]; then return; fi
+  if [[ $code == 0 ]] || [[ $RECEIVED != *USR1* && $code != 143 ]]; then return; fi
+  # A job that SLURM is ending already was cancelled, or SLURM requeues it by itself, or its time was up too early.
+  if [[ $(job_field JobState) != RUNNING ]] && ! { [[ $LIMIT ]] && (($(date +%s) >= LIMIT)); }; then return; fi
   newest_frames "$@"
   if ((FRAMES <= frames && IDLE >= MAX_IDLE_RESTARTS)); then
     say "error: not requeued, for $IDLE restarts in a row found no newer checkpoint: see $RUN_DIR/agent_*.log"

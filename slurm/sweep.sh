@@ -15,8 +15,9 @@ fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 source slurm/lib.sh
 read_arguments "$@"
-for argument in "${ARGUMENTS[@]}"; do
-  if [[ $argument == seed=* ]]; then OVERRIDES=("$argument" "${OVERRIDES[@]}"); fi # a value like others here
+OVERRIDES=()
+for argument in "${ARGUMENTS[@]}"; do # again, for the seed is a value like others here
+  case $argument in -* | run_dir=* | replay.scratch_dir=*) ;; *) OVERRIDES+=("$argument") ;; esac
 done
 found=$(combinations "${OVERRIDES[@]}") || exit 2
 RUN_DIR=${RUN_DIR:-runs/sweep_$(date +%Y-%m-%d_%H-%M-%S)}

@@ -31,13 +31,13 @@ die() {
   exit 1
 }
 
-# pid_of FILE WORD: the pid in FILE, if that process is alive and ours (its command line holds WORD and our folder).
+# pid_of FILE: the pid in FILE, if that process is alive and ours (its command line holds our folder).
 pid_of() {
   local pid
   [[ -s $1 ]] || return 1
   pid=$(<"$1")
   [[ -r /proc/$pid/cmdline ]] || return 1
-  [[ $(tr '\0' ' ' <"/proc/$pid/cmdline") == *"$2"*"$SIM_DIR/"* ]] && echo "$pid"
+  [[ $(tr '\0' ' ' <"/proc/$pid/cmdline") == *"$SIM_DIR/"* ]] && echo "$pid"
 }
 
 # alive PID: there and no zombie (not every container's first process reaps daemons at once).
@@ -132,7 +132,7 @@ start() {
 
 stop() {
   local file pid folder
-  if pid_of "$SIM_DIR/state/slurmctld.pid" slurmctld >/dev/null; then
+  if pid_of "$SIM_DIR/state/slurmctld.pid" >/dev/null; then
     # Steps outlive their slurmd, so the jobs go first.
     scontrol update PartitionName=gpu State=DOWN || true
     scontrol update PartitionName=high State=DOWN || true
@@ -144,7 +144,7 @@ stop() {
     [[ -z $(squeue -h) ]] || echo "cluster.sh: some jobs did not end" >&2
   fi
   for file in "$SIM_DIR/spool/$SIM_NAME"[0-9]*.pid "$SIM_DIR/state/slurmctld.pid" "$SIM_DIR/munge/munged.pid"; do
-    if pid=$(pid_of "$file" "$SIM_DIR"); then end_pid "$pid"; fi
+    if pid=$(pid_of "$file"); then end_pid "$pid"; fi
   done
   # What outlived a slurmctld that had died before, then the empty cgroups.
   { find /sys/fs/cgroup/freezer/slurm_"$SIM_NAME"[0-9]* -name cgroup.procs -exec cat {} + 2>/dev/null || true; } |

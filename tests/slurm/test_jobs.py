@@ -183,7 +183,6 @@ def one_fails(place: Place) -> None:
         job = place.submit(arguments=("seed=40", "env.id=CartPole-v1"))
         place.started(0, 1, 3, 4, 5)
         place.seen["scratch"] = sorted(path.name for path in node.iterdir())
-        place.seen["other_steps"] = place.show(job)["JobState"]
         place.finish()
         place.seen["job"] = place.end(job)
     shutil.rmtree(node / "888_1")
@@ -287,7 +286,6 @@ def node_fails(place: Place) -> None:
     place.wait(lambda: place.show(job)["Restarts"] == "1", "the job is requeued")
     place.finish()
     place.seen["job"] = place.end(job)
-    place.command("scontrol", "update", f"nodename={node}", "state=resume")
 
 
 def time_limit(place: Place) -> None:
@@ -397,7 +395,7 @@ def place(request: pytest.FixtureRequest, futures: dict[str, Future[Place]]) -> 
 
 def scenario(*names: str) -> pytest.MarkDecorator:
     """The scenarios that a test looks at: those of real agents take long, as far as there are six of them."""
-    slow = {"trainer_six", "trainer_one_fails", "trainer_cancelled", "time_limit", "pre_empted", "node_fails"}
+    slow = {"trainer_six", "trainer_one_fails", "trainer_cancelled", "time_limit"}
     params = [pytest.param(name, marks=pytest.mark.slow if name in slow else ()) for name in names]
     return pytest.mark.parametrize("place", params, indirect=True)
 
