@@ -251,7 +251,7 @@ def test_a_learner_process_that_dies_or_hangs_is_named_and_restarted_and_stops_n
     victim = system.learners[1]
     assert victim._process is not None
     pid, others = victim._process.pid, [board.updates[0] for board in boards]
-    system.save(system.total_frames())
+    system.save(system.total_frames(), whole=True, more={})
     until(lambda: len(checkpoint.numbered(victim.plan.folder)) > 0, system)
     saved = checkpoint.newest(victim.plan.folder)
     assert saved is not None

@@ -248,7 +248,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),  # 21 x 48
     ({"schedule.name": "sync", "schedule.frames_per_update": None}, "schedule.updates_per_round"),
     ({"schedule.name": "sequential", "schedule.frames_per_update": None}, "schedule=sequential"),
-    ({"resume": "runs/old"}, "resume=runs/old cannot be done before the next milestone"),
     ({"learner.device": "cuda:x"}, "learner.device=cuda:x is none of auto, cpu, cuda, cuda:N"),
     ({"learner.device": "gpu"}, "the nearest is learner.device=cuda"),
     ({"algorithm.name": "dqm"}, "the nearest is algorithm.name=dqn"),

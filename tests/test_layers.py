@@ -20,7 +20,7 @@ LAYERS = [
     {"learners"},
     {"processes"},
     {"diagnostics", "stacking"},
-    {"agents", "priorities", "learning"},
+    {"agents", "priorities", "learning", "replay_copy"},
     {"algorithms", "acting", "replay", "recording", "checkpoint", "selfplay", "telemetry"},
     {"networks", "metrics", "loggers", "boards", "limiter", "plot", "resources", "run_folder", "compose"}
     | {"signals", "errors", "scripting"},

@@ -11,6 +11,7 @@ next-step autoreset yields it by itself, and it keeps the streams of a worker in
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from torchrl.data import LazyMemmapStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import Sampler
 
 from envs import EnvSpec
+from trainer.config import ConfigError
 
 Batch = dict[str | tuple[str, str], Tensor]
 Columns = dict[str, np.ndarray]
@@ -93,11 +95,26 @@ def row_bytes(spec: EnvSpec, with_values: bool = False) -> int:
 
 
 def open_storage(spec: EnvSpec, streams: StreamLayout, folder: Path, with_values: bool = False) -> LazyMemmapStorage:
-    """A storage of ``streams.rows`` rows in ``folder``; space is taken as rows are written."""
+    """A storage of ``streams.rows`` rows in ``folder``, whose space on the disk is taken at once.
+
+    Else a disk that others fill meanwhile would end the worker that writes the next row, by SIGBUS.
+
+    Raises:
+        ConfigError: there is no room for it.
+    """
     storage = LazyMemmapStorage(streams.rows, scratch_dir=str(folder), auto_cleanup=False)
     columns = row_spec(spec, with_values)
     row = {name: torch.zeros(shape, dtype=getattr(torch, dtype)) for name, (shape, dtype) in columns.items()}
     storage._init(TensorDict(row, []))  # fixes the columns before any worker exists (torchrl.md, trap 8)
+    for column in storage._storage.values():
+        with open(column.filename, "r+b") as file:
+            try:
+                os.posix_fallocate(file.fileno(), 0, column.nbytes)
+            except OSError as error:
+                raise ConfigError(
+                    f"a replay of {streams.rows} rows finds no room in {folder} ({error.strerror}): lower "
+                    "replay.capacity_frames or set replay.scratch_dir"
+                ) from error
     return storage
 
 
