@@ -167,7 +167,17 @@ count_idle_restarts() {
   echo "$FRAMES $IDLE" >"$1"
 }
 
-# job_field NAME: what scontrol says of the job.
+# persistently COMMAND...: for what asks SLURM's controller, which does not answer every time while it is busy.
+persistently() {
+  local attempt
+  for attempt in 1 2 3 4; do
+    if "$@"; then return; fi
+    if ((attempt < 4)); then sleep 2; fi
+  done
+  return 1
+}
+
+# job_field NAME: what SLURM says of the job.
 job_field() { scontrol -o show job "$JOB" | grep -oP "(?<= $1=)\S*"; }
 
 # Signals are counted, for `wait` also ends when one is handled. SLURM sends USR1 to this shell alone (--signal=B:), so
@@ -227,18 +237,19 @@ run_agents() {
 
 # requeue CODE RANK...: where the job was told to make room and has more to do.
 requeue() {
-  local code=$1 frames=$FRAMES
+  local code=$1 frames=$FRAMES state
   shift
   # 143 without TERM to this shell: a pre-emption that tells the tasks alone, and may wait before it tells the script.
   if [[ $code == 0 ]] || [[ $RECEIVED != *USR1* && $code != 143 ]]; then return; fi
   # A job that SLURM is ending already was cancelled, or SLURM requeues it by itself, or its time was up too early.
-  if [[ $(job_field JobState) != RUNNING ]] && ! { [[ $LIMIT ]] && (($(date +%s) >= LIMIT)); }; then return; fi
+  state=$(persistently job_field JobState) || say "error: SLURM does not say how job $JOB stands"
+  if [[ $state != RUNNING ]] && ! { [[ $LIMIT ]] && (($(date +%s) >= LIMIT)); }; then return; fi
   newest_frames "$@"
   if ((FRAMES <= frames && IDLE >= MAX_IDLE_RESTARTS)); then
     say "error: not requeued, for $IDLE restarts in a row found no newer checkpoint: see $RUN_DIR/agent_*.log"
     exit 1
   fi
-  if scontrol requeue "$JOB"; then
+  if persistently scontrol requeue "$JOB"; then
     say "requeued at $FRAMES frames in all"
   else
     say "error: SLURM refuses to requeue job $JOB: submit it again with run_dir=$RUN_DIR, and it goes on from there"

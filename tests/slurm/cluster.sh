@@ -10,16 +10,16 @@
 #   SIM_NAME    nodes are called SIM_NAME1, SIM_NAME2 ...
 #   SIM_PORT    first of 1 + SIM_NODES TCP ports
 #   SIM_NODES   nodes, each of which claims to have 48 CPUs and 6 GPUs
+#   SIM_PROCTRACK  cgroup or linuxproc, where both can be had; only cgroup ends orphans and processes in their own
+#               session when a job ends, as real clusters do: it needs root and the freezer of cgroup v1
 #
 # Debian packages: slurmctld slurmd slurm-client munge.
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
 : "${SIM_DIR:?}" "${SIM_NAME:?}" "${SIM_PORT:?}" "${SIM_NODES:=1}"
 CPUS=48 GPUS=6 MEMORY_MB=256000 KILL_WAIT_S=15
-# Only cgroup ends orphans and processes in their own session when a job ends, as real clusters do; it needs root and
-# the freezer of cgroup v1.
 PROCTRACK=linuxproc
-if [[ $(id -u) == 0 && -w /sys/fs/cgroup/freezer/cgroup.procs ]]; then PROCTRACK=cgroup; fi
+if [[ $(id -u) == 0 && -w /sys/fs/cgroup/freezer/cgroup.procs ]]; then PROCTRACK=${SIM_PROCTRACK:-cgroup}; fi
 
 export SLURM_CONF=$SIM_DIR/etc/slurm.conf
 HOST=$(hostname -s)

@@ -70,8 +70,14 @@ class Place:
         return self.jobs[-1]
 
     def show(self, job: str) -> dict[str, str]:
-        """What scontrol says of a job or of one element of an array."""
-        return dict(re.findall(r"(\w+)=(\S*)", self.command("scontrol", "-o", "show", "job", job)))
+        """What scontrol says of a job or of one element of an array; it is asked so often that it dies now and then."""
+        for _ in range(5):
+            try:
+                return dict(re.findall(r"(\w+)=(\S*)", self.command("scontrol", "-o", "show", "job", job)))
+            except AssertionError as failed:
+                error = failed
+                time.sleep(1.0)
+        raise error
 
     def end(self, job: str) -> dict[str, str]:
         """The same, once it has ended."""
@@ -319,7 +325,7 @@ def trainer_array(place: Place) -> None:
 
 
 def trainer_six(place: Place) -> None:
-    job = place.submit(arguments=(*COUNTING, "budget_frames=16000", "seed=5"))
+    job = place.submit(arguments=(*COUNTING, "budget_frames=8000", "seed=5"))
     place.started(*range(6))
     place.command("scancel", "--signal=USR1", "--batch", job)
     place.restarted(job)
@@ -332,7 +338,7 @@ def trainer_six(place: Place) -> None:
 def trainer_one_fails(place: Place) -> None:
     place.run.mkdir()
     (place.run / "agent_2").touch()
-    job = place.submit(arguments=(*COUNTING, "budget_frames=1000", "seed=40"))
+    job = place.submit(arguments=(*COUNTING, "budget_frames=1000", "seed=5"))
     place.seen["job"] = place.end(job)
     place.seen["left"] = place.left()
 
@@ -382,7 +388,9 @@ def futures(
     """The scenarios of all tests that were chosen, side by side; those that need cores first."""
     asked = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     names = {params["place"] for params in asked if "place" in params}
-    chosen = sorted((found for found in SCENARIOS if found.__name__ in names), key=lambda s: "trainer" not in s.__name__)
+    chosen = sorted(
+        (found for found in SCENARIOS if found.__name__ in names), key=lambda s: "trainer" not in s.__name__
+    )
     with ThreadPoolExecutor(len(SCENARIOS)) as pool:
         yield {s.__name__: pool.submit(carried_out, s, slurm, tmp_path_factory.mktemp(s.__name__)) for s in chosen}
         pool.shutdown(cancel_futures=True)
