@@ -123,27 +123,35 @@ name_job() {
 # scratch_folder JOB: sets SCRATCH.
 scratch_folder() { SCRATCH=$SCRATCH_ROOT/trainer_$(id -un)/$1; }
 
-# make_scratch: the job's own folder, which is locked while the job lives; those of jobs that were killed on this node
-# are swept. Sockets have paths of 107 bytes at most, 50 of which are needed below the folder.
+# make_scratch: the job's own folder, beside which a file is locked while the job lives; folders of jobs that were killed
+# on this node are swept. Sockets have paths of 107 bytes at most, 50 of which are needed below the folder.
 make_scratch() {
   local all=${SCRATCH%/*} old guard
   ((${#SCRATCH} <= 57)) || fail "the scratch folder $SCRATCH has too long a name: set replay.scratch_dir to a shorter one"
-  if ! { mkdir -p "$SCRATCH_ROOT" && { [[ -d $all ]] || mkdir -m 700 "$all"; } && [[ -O $all && -w $all ]]; }; then
+  if ! { mkdir -p "$SCRATCH_ROOT" && (umask 077 && mkdir -p "$all") && [[ -O $all && -w $all ]]; }; then
     fail "the scratch folder $all cannot be used: set replay.scratch_dir to a folder that you may write on the node"
   fi
   exec {guard}>>"$all/lock"
   flock "$guard"
   for old in "$all"/*/; do
-    if [[ -e $old/lock ]] && (flock --nonblock 9) 9>>"$old/lock"; then
+    old=${old%/}
+    if [[ -d $old ]] && (flock --nonblock 9) 9>>"$old.lock"; then
       say "removing $old of a job that was killed"
-      rm -rf "$old"
+      rm -rf "$old" "$old.lock"
     fi
   done
   mkdir "$SCRATCH" || fail "the scratch folder $SCRATCH is in use: is job $JOB running twice on this node?"
-  trap 'rm -rf "$SCRATCH"' EXIT
-  exec {SCRATCH_LOCK}>"$SCRATCH/lock"
+  trap remove_scratch EXIT
+  exec {SCRATCH_LOCK}>>"$SCRATCH.lock"
   flock "$SCRATCH_LOCK"
   exec {guard}>&-
+}
+
+# The lock goes first: what is left by a kill in between is swept like any other. No signal ends the removal.
+remove_scratch() {
+  trap '' TERM USR1
+  rm -f "$SCRATCH.lock"
+  rm -rf "$SCRATCH"
 }
 
 # newest_frames RANK...: sets FRAMES, the frames of the agents' newest checkpoints together.

@@ -161,8 +161,7 @@ class Place:
         self.wait(lambda: not self.processes(), "no process is left")
         return {
             "shared": [name for name in self.seen.get("shared", ()) if Path(name).exists()],
-            "scratch": [str(path) for path in self.scratch.rglob("*") if path.is_file() and path.name != "lock"]
-            + [str(path) for path in self.scratch.glob("*/*/")],
+            "scratch": [str(path) for path in self.scratch.glob("*/*") if path.name != "lock"],
         }
 
 
@@ -182,9 +181,12 @@ def one_fails(place: Place) -> None:
     node = place.scratch / f"trainer_{place.command('id', '-un').strip()}"
     for name in ("777", "888_1"):
         (node / name / "agent_0").mkdir(parents=True)
-        (node / name / "lock").touch()
+        (node / f"{name}.lock").touch()
+    (node / "777.lock").unlink()  # killed in its own removal
+    (node / "666").mkdir()
+    (node / "666.lock").touch()
     node.chmod(0o700)
-    with open(node / "888_1" / "lock") as living:
+    with open(node / "888_1.lock") as living:
         fcntl.flock(living, fcntl.LOCK_EX)
         job = place.submit(arguments=("seed=40", "env.id=CartPole-v1"))
         place.started(0, 1, 3, 4, 5)
@@ -192,6 +194,7 @@ def one_fails(place: Place) -> None:
         place.finish()
         place.seen["job"] = place.end(job)
     shutil.rmtree(node / "888_1")
+    (node / "888_1.lock").unlink()
 
 
 def time_is_up(place: Place) -> None:
@@ -201,6 +204,7 @@ def time_is_up(place: Place) -> None:
     (finished / "summary.json").write_text('{"status": "finished"}')
     job = place.submit()
     place.started(1, 2, 3, 4, 5)
+    place.wait(lambda: "is finished" in place.log(0), "agent 0 has ended")
     place.command("scancel", "--signal=USR1", "--batch", job)
     place.restarted(job)
     place.seen["first"] = {rank: place.checkpoints(rank) for rank in range(6)}
@@ -314,7 +318,8 @@ def sweep(place: Place) -> None:
 
 
 def trainer_array(place: Place) -> None:
-    job = place.submit("--array=0-1", script="array.sh", arguments=(*COUNTING, "budget_frames=4000", "seed=5"))
+    arguments = ("logger=wandb", *COUNTING, "budget_frames=4000", "seed=5")
+    job = place.submit("--array=0-1", script="array.sh", arguments=arguments)
     place.started(0, 1)
     place.command("scancel", "--signal=USR1", "--batch", f"{job}_1")
     place.restarted(f"{job}_1")
@@ -438,8 +443,10 @@ def test_one_that_fails_leaves_five_alone(place: Place) -> None:
 
 @scenario("one_fails")
 def test_scratch_of_killed_jobs_is_swept_and_that_of_living_ones_is_not(place: Place) -> None:
-    assert place.seen["scratch"] == sorted([place.jobs[0], "888_1", "lock"])
-    assert re.search(r"removing \S+/777/ of a job that was killed", place.out())
+    assert place.seen["scratch"] == sorted(
+        [*(name + end for name in (place.jobs[0], "888_1") for end in ("", ".lock")), "lock"]
+    )
+    assert re.findall(r"removing \S+/(\d+) of a job that was killed", place.out()) == ["666", "777"]
 
 
 @scenario("sweep")
@@ -541,6 +548,15 @@ def test_trainer_resumes_after_a_requeue(place: Place) -> None:
         after = rows(place.run / f"agent_{rank}")[place.seen["rows"][rank] :]
         assert min(row["frames"] for row in after) >= saved[-1]  # on from the checkpoint, not from the start
     assert place.seen["left"] == {"shared": [], "scratch": []}
+
+
+@scenario("trainer_array")
+def test_requeued_agent_stays_one_run_in_wandb(place: Place) -> None:
+    folders = [sorted((place.run / f"agent_{rank}" / "wandb").glob("offline-run-*")) for rank in (0, 1)]
+    assert [len(parts) for parts in folders] == [1, 2]  # one for each start
+    ids = [{part.name.rpartition("-")[2] for part in parts} for parts in folders]
+    assert ids == [{(place.run / f"agent_{rank}" / "wandb_id.txt").read_text().strip()} for rank in (0, 1)]
+    assert ids[0] != ids[1]
 
 
 @scenario("trainer_cancelled")
