@@ -1,6 +1,7 @@
 """Several agents in one world: speed beside the public program, start-up, stacked against one after another, learning.
 
-    python -m benchmarks.agents [--json FILE] [--only speed startup stacked learning soak] [--seeds 0 1 2 3 4]
+    python -m benchmarks.agents [--json FILE] [--only speed startup stacked sleeping learning modes soak]
+        [--seeds 0 1 2 3 4]
 
 The public program's figures are in the issue's documents: 650 agent-steps/s on treasurehunt with IQN, batch 64, one
 update per 100 turns and agent; 24 to 39 s until five agents learn. ``benchmarks.worlds`` measures the worlds alone.
@@ -9,17 +10,27 @@ update per 100 turns and agent; 24 to 39 s until five agents learn. ``benchmarks
 from __future__ import annotations
 
 import json
+import math
+import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.report import Row, figure, parser, show
 
+if TYPE_CHECKING:  # torch is imported where it is needed: a run's seconds are measured from here
+    from trainer.agents import AgentPlan
+    from trainer.boards import ControlBoard
+    from trainer.replay import Batch
+
 PUBLIC, SPEED_BAR = 650.0, 15.0
+SLEEPERS, SLEEP_S = 8, 0.01  # agents whose updates sleep, and for how long
 # The public program's learner: width 250, 64 cosines, 12 quantiles, a noisy dueling head, double, 5 frames stacked.
 IQN = [
     "preset=treasurehunt", "algorithm=iqn", "algorithm.num_fractions=12", "algorithm.hidden_sizes=[250,250]",
@@ -134,6 +145,104 @@ def stacked(repeats: int) -> list[Row]:
     return rows
 
 
+def sleeping_learner(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -> None:
+    """Body of an agent's learner process whose updates sleep; everything around them is the trainer's own."""
+    import torch
+
+    from trainer.learning import Learner
+    from trainer.processes import learner as learning
+
+    def update(self: Learner, batch: Batch) -> torch.Tensor:
+        time.sleep(SLEEP_S)
+        self.last_batch = batch
+        return torch.zeros(len(batch["action"]))
+
+    Learner.update = update  # type: ignore[method-assign]
+    learning.run(plan, control, device, pipe)
+
+
+def sleeping(seconds: float, repeats: int) -> list[Row]:
+    """What eight learner processes keep of the pace of one, and the collector beside them, where updates cost no core.
+
+    Agents that are not to learn have their processes stopped where they are; three states take turns.
+    """
+    from benchmarks import parts
+    from trainer.processes import learner as learning
+
+    config = parts.config(
+        "preset=treasurehunt", f"env.kwargs.num_agents={SLEEPERS}", "agents.learner=process",
+        "agents.hang_seconds=1e9", "schedule.frames_per_update=null", parts.BUDGET,
+    )  # fmt: skip
+    run, learning.run = learning.run, sleeping_learner  # what processes are started with
+    with parts.opened(config) as system:
+        learning.run = run
+        boards = [plan.board for plan in system.plans]
+        pids = [learner.pid for learner in system.learners]
+        while not all(board.updates[0] for board in boards):
+            system.check()
+            time.sleep(0.1)
+
+        def measure(learning_agents: int) -> tuple[float, float]:
+            """The slowest learning agent's updates a second, and frames a second."""
+            for number, pid in enumerate(pids):
+                os.kill(pid, signal.SIGCONT if number < learning_agents else signal.SIGSTOP)
+            time.sleep(parts.SETTLE_S)
+            before, frames, start = [int(board.updates[0]) for board in boards], system.total_frames(), time.monotonic()
+            time.sleep(seconds)
+            spent = time.monotonic() - start
+            made = [int(board.updates[0]) - old for board, old in zip(boards, before, strict=True)]
+            return min(made[:learning_agents], default=0) / spent, (system.total_frames() - frames) / spent
+
+        try:
+            turns = [[measure(count) for count in (0, 1, SLEEPERS)] for _ in range(repeats)]
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+    one, all_of_them = ([turn[state][0] for turn in turns] for state in (1, 2))
+    alone, beside = ([turn[state][1] for turn in turns] for state in (0, 2))
+    paces = f"{statistics.median(one):.1f} updates/s of one alone, {statistics.median(all_of_them):.1f} of the slowest"
+    rates = f"{statistics.median(beside):,.0f} frames/s beside them, {statistics.median(alone):,.0f} alone"
+    return [
+        Row(
+            f"{SLEEPERS} learner processes that sleep / one, time for as many updates each",
+            parts.ratio(one, all_of_them),
+            "x",
+            1.15,
+            True,
+            paces,
+        ),
+        Row(f"collection beside {SLEEPERS} of them / alone", parts.ratio(beside, alone), "x", 0.95, detail=rates),
+    ]
+
+
+def modes(seeds: list[int], frames: int) -> list[Row]:
+    """Returns by each schedule, and by how much their means differ.
+
+    The difference is in standard errors of a difference of two means, by the spread of seeds within a schedule; beyond
+    the bar it would be significant at 5 % for three means of three seeds (Tukey's range test, q(3, 6) / sqrt 2).
+    """
+    returns = {
+        schedule: [
+            run("preset=treasurehunt", f"schedule={schedule}", f"seed={seed}", f"budget_frames={frames}")[
+                "eval_return_mean"
+            ]
+            for seed in seeds
+        ]
+        for schedule in ("sequential", "sync", "async")
+    }
+    means = [statistics.mean(values) for values in returns.values()]
+    within = statistics.mean(statistics.variance(values) for values in returns.values())
+    error = math.sqrt(2 * within / len(seeds))
+    rows = [
+        Row(f"treasurehunt, schedule={name}, mean return of {len(seeds)} seeds", statistics.mean(values), "",
+            detail=", ".join(figure(value) for value in values))
+        for name, values in returns.items()
+    ]  # fmt: skip
+    largest = (max(means) - min(means)) / error if error else math.nan
+    detail = f"{max(means) - min(means):.1f} of return, one standard error is {error:.1f}"
+    return [*rows, Row("largest difference between schedules", largest, "standard errors", 3.07, True, detail)]
+
+
 def learning(seeds: list[int]) -> list[Row]:
     """Return of the preset after 1M agent-steps, and how long it took."""
     runs = [run("preset=treasurehunt", f"seed={seed}") for seed in seeds]
@@ -188,16 +297,19 @@ def soak(minutes: float) -> list[Row]:
 
 def main() -> None:
     arguments = parser("Several agents in one world")
-    parts = ("speed", "startup", "stacked", "learning", "soak")
+    parts = ("speed", "startup", "stacked", "sleeping", "learning", "modes", "soak")
     arguments.add_argument("--only", nargs="+", choices=parts, default=list(parts))
     arguments.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
+    arguments.add_argument("--frames", type=int, default=500_000, help="of each run of modes, on three seeds")
     arguments.add_argument("--minutes", type=float, default=10.0, help="of the soak")
     options = arguments.parse_args()
     made = {
         "speed": speed,
         "startup": startup,
         "stacked": lambda: stacked(options.repeats),
+        "sleeping": lambda: sleeping(options.seconds, options.repeats),
         "learning": lambda: learning(options.seeds),
+        "modes": lambda: modes(options.seeds[:3], options.frames),
         "soak": lambda: soak(options.minutes),
     }
     show("Agents", [row for part in options.only for row in made[part]()], options.json)

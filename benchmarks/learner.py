@@ -126,7 +126,7 @@ def learner_updates(config: Config, system: System, settings: dict[str, Any]) ->
     learner = Learner(algorithm, section, config.algorithm, system.device)
 
     def update() -> None:
-        for batch in feed(system.agents[0].replay, system.device, section.prefetch_batches):
+        for batch in feed(system.agents[0].gather, system.device, section.prefetch_batches):
             learner.update(batch)
 
     return update, section.prefetch_batches

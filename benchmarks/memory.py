@@ -31,10 +31,10 @@ def roles(system: System) -> dict[str, list[int]]:
     from benchmarks import machine
     from trainer.evaluators import RemoteEvaluator
 
-    assert isinstance(system.evaluator, RemoteEvaluator) and system.collector is not None
+    assert isinstance(system.evaluator, RemoteEvaluator) and system.collectors is not None
     found = {
         "main": [os.getpid()],
-        "collector": [process.pid for process in system.collector.procs],
+        "collector": [process.pid for process in system.collectors.processes],
         "evaluator": [system.evaluator._process.pid],
     }
     known = {pid for pids in found.values() for pid in pids}

@@ -24,7 +24,7 @@ from trainer.loggers import RunInfo, open_loggers
 from trainer.resources import keep_freed_memory
 from trainer.signals import Stopped, StopSignals
 from trainer.system import System, build, choose_device
-from trainer.train import _train
+from trainer.train import Loop, _train
 
 NO_LIMIT = 2**60  # frames
 BUDGET = "budget_frames=1_000_000_000_000"  # never used up
@@ -55,9 +55,10 @@ def opened(config: Config) -> Iterator[System]:
     torch.set_num_threads(config.learner.num_threads)
     world, device = envs.describe_world(config.env), choose_device(config.learner.device)
     top = Path(tempfile.mkdtemp(prefix="benchmark-"))
-    loggers = None
+    loggers, kept = None, contextlib.ExitStack()
     try:
-        run_dir, config = run_folder.create(replace(config, run_dir=str(top / "run")), ["benchmark"])
+        folder = run_folder.opened(replace(config, run_dir=str(top / "run")), ["benchmark"])
+        run_dir, config = kept.enter_context(folder)
         streams = streams_of(config)
         info = RunInfo(
             run_dir, config.env.id, config.algorithm.name, config.seed, config.budget_frames, to_dict(config),
@@ -78,6 +79,7 @@ def opened(config: Config) -> Iterator[System]:
     finally:
         if loggers is not None:
             loggers.close({})
+        kept.close()
         shutil.rmtree(top, ignore_errors=True)
 
 
@@ -85,7 +87,7 @@ def train(system: System) -> Trained:
     """The trainer's training loop, to the end of its budget or until another thread calls :func:`enough`."""
     start = time.perf_counter()
     try:
-        _train(system)
+        _train(system, Loop(system))
     except Stopped:
         if system.stop.number != ENOUGH:
             raise
@@ -108,7 +110,7 @@ def resume(system: System) -> None:
 
 
 def _signal(system: System, number: int) -> None:
-    for process in system.collector.procs if system.collector is not None else ():
+    for process in system.collectors.processes if system.collectors is not None else ():
         if process.exitcode is None and process.pid is not None:
             os.kill(process.pid, number)
 

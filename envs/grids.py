@@ -73,7 +73,7 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> GridVector:
     """A world of ``num_envs`` sub-environments; ``env`` has the attributes of EnvConfig.
 
     Raises:
-        EnvError: there is no such world, or it does not take ``env.kwargs``.
+        EnvError: there is no such world, it does not take ``env.kwargs``, or it was to open a window.
     """
     from envs.worlds import WORLDS  # only where they are played
 
@@ -81,6 +81,8 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> GridVector:
         near = difflib.get_close_matches(env.id, WORLDS, n=1)
         hint = f"; did you mean {near[0]}?" if near else "."
         raise EnvError(f"{env.id}: env.backend=grid has {', '.join(WORLDS)}{hint}")
+    if render_mode == "human":
+        raise EnvError(f"{env.id}: a grid world has no window; let it write a video instead.")
     try:
         world = WORLDS[env.id](num_envs, **env.kwargs)
     except (TypeError, ValueError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -189,6 +190,48 @@ def test_no_replay_ever_holds_another_agents_transition(
         assert set(written[used]) == set(range(first, first + 8))  # every row, not only those that were drawn
 
 
+def test_agents_of_a_stack_whose_frames_differ_never_wait_for_one_another(
+    small_config: Callable[..., Config], started: Callable[[Config], System]
+) -> None:
+    """One has updates due, another has not, and nobody collects before the first has made them."""
+    config = small_config(
+        env=COUNTING,
+        learner={"prefetch_batches": 1},  # fewer than an agent of a stack may be ahead
+        schedule={"frames_per_update": 1.0, "tolerance_frames": 8},
+        budget_frames=2_000,
+    )
+    system, deadline = started(config), time.monotonic() + 120
+    system.publish()
+    for _ in run_async(system):
+        assert time.monotonic() < deadline, "both sides wait"
+    assert all(agent.limiter.updates > 1_000 for agent in system.agents)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "learner"),
+    [("sequential", "stacked"), ("sync", "sequential"), ("async", "stacked"), ("async", "process")],
+)
+def test_updates_are_those_that_finished_episodes_owe(
+    schedule: str, learner: str, small_config: Callable[..., Config]
+) -> None:
+    """One for every three episodes of an agent, whatever its frames; another agent has a value of its own."""
+    config = small_config(
+        env=COUNTING,
+        agents={"learner": learner, "overrides": {"agent_1": {"schedule": {"episodes_per_update": 0.5}}}},
+        schedule={"name": schedule, "episodes_per_update": 3.0},
+        budget_frames=3_000,
+    )
+    train(config, ["test"])
+    for agent, per_update in (("agent_0", 3.0), ("agent_1", 0.5), ("agent_2", 3.0)):
+        state = checkpoint.newest(Path(str(config.run_dir)) / "agents" / agent / "checkpoints")
+        assert state is not None
+        episodes, updates = state["episodes_done"], state["limiter"]["updates"]
+        assert 3_000 / 9 < episodes < 3_100  # of one to nine steps
+        missing = int(episodes / per_update) - updates
+        # Collectors may have been within their last step, of 8 sub-environments, as the run was found to be over.
+        assert 0 <= missing <= (8 / per_update + 1 if schedule == "async" else 0)
+
+
 def final_weights(config: Config, poison: bool, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
     """Weights of all agents after a run, in which agent_1's replay and weights are spoilt half way."""
     from trainer import schedules
@@ -264,7 +307,7 @@ def test_a_learner_process_that_dies_or_hangs_is_named_and_restarted_and_stops_n
     assert all(board.version.min() > 1 for board in boards)  # what they learn reaches the collectors
     assert victim._process.pid != pid and [learner.restarts for learner in system.learners] == [0, 1, 0]
     log = (Path(str(config.run_dir)) / "log.txt").read_text()
-    assert f"the learner of agent_1 (pid {pid})" in log
+    assert f"[learner agent_1 pid {pid}] the learner of agent_1 (pid {pid})" in log
     assert ("SIGKILL" if fault == signal.SIGKILL else "no sign of life") in log
 
 
@@ -290,6 +333,8 @@ def test_a_whole_run_of_each_kind_leaves_each_agents_figures_and_checkpoints(
         assert state is not None and state["limiter"]["updates"] >= (1_000 - 200) // 4 - 64
         assert state["learner"]["learning_rate"] == pytest.approx(0.01 if agent == 2 else 2.5e-4)
         assert last[f"{name}/frames"] >= 1_000
+    log = (folder / "log.txt").read_text().splitlines()
+    assert all(re.match(r"\S+ \S+ \[(main|evaluator) pid \d+\] ", line) for line in log)
     assert last["updates"] == sum(last[f"agent_{agent}/updates"] for agent in range(3))
     assert not (folder / "scratch").exists() or not any((folder / "scratch").iterdir())
 

@@ -21,8 +21,8 @@ LAYERS = [
     {"processes"},
     {"diagnostics", "stacking"},
     {"agents", "priorities", "learning", "replay_copy"},
-    {"algorithms", "acting", "replay", "recording", "checkpoint", "selfplay", "telemetry"},
-    {"networks", "metrics", "loggers", "boards", "limiter", "plot", "resources", "run_folder", "compose"}
+    {"algorithms", "acting", "replay", "recording", "checkpoint", "selfplay", "telemetry", "trace"},
+    {"networks", "metrics", "loggers", "boards", "limiter", "plot", "resources", "run_folder", "compose", "timeline"}
     | {"signals", "errors", "scripting"},
     {"validation"},
     {"config"},

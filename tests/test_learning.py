@@ -372,7 +372,7 @@ def test_feed_yields_what_was_gathered_batch_by_batch(tmp_path):
     storage._storage["observation"].numpy()[:] = np.arange(60)[:, None]
     replays = [StreamReplay(VECTOR, storage, StreamSampler(cursor, streams, seed=4), 0.9, 1, 8) for _ in range(2)]
     whole, seen = replays[0].batches(5), 0
-    for i, batch in enumerate(feed(replays[1], CPU, 5)):
+    for i, batch in enumerate(feed(replays[1].batches, CPU, 5)):
         assert batch.keys() == whole.keys()
         assert all(torch.equal(tensor, whole[key][i]) for key, tensor in batch.items())
         assert torch.equal(batch["observation"][:, 0], batch["index"].float())

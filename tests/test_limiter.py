@@ -42,6 +42,24 @@ def test_an_update_is_due_for_every_ten_frames_after_the_warm_up(frames, updates
     assert limiter(updates).due(frames) == due
 
 
+def test_an_update_is_due_for_every_three_episodes_once_the_warm_up_is_over():
+    own = limiter(episodes_per_update=3.0, tolerance_episodes=4)
+    assert own.due(99, episodes=30) == 0  # none of them is forgotten
+    assert [own.due(100, episodes) for episodes in (0, 2, 3, 30)] == [0, 0, 1, 10]
+    own.updates = 9
+    assert (own.due(500, 29), own.due(500, 30)) == (0, 1)
+    assert own.frame_limit() == 10_000
+    assert own.episode_limit(99) > 10**9 and own.episode_limit(100) == 30 + 4
+    assert not own.finished(10_000, 30) and own.finished(10_000, 29)
+    half = limiter(episodes_per_update=0.5)
+    assert half.due(100, 7) == 14 and half.episode_limit(100) == 1 + 1
+    own.begin_again(600, episodes=30)  # the replay is gone: a new warm-up, and what was owed before is done with
+    assert own.due(699, 60) == 0 and own.due(700, 60) == 10
+    other = limiter(episodes_per_update=3.0, tolerance_episodes=4)
+    other.load_state_dict(own.state_dict())
+    assert other.due(700, 60) == 10 and other.episode_limit(700) == own.episode_limit(700) == 30 + 3 + 4
+
+
 def test_nothing_is_due_when_learning_is_ahead():
     assert limiter(updates=50).due(300) == 0
 

@@ -112,7 +112,7 @@ def test_no_sampled_row_is_torn_mixed_or_wrong_and_a_killed_writer_stops_nobody(
     victim, pid = 1, int(system.board.pid[1])
     own = slice(victim * envs_per_worker, (victim + 1) * envs_per_worker)
     os.kill(pid, signal.SIGKILL)
-    system.collector.procs[victim].join(30)
+    system.collectors.processes[victim].join(30)
     stopped, others = board.cursor[own].copy(), board.cursor[: own.start].copy()
     batch = sample(60_000)
     assert np.ptp(stopped) <= 1  # it died between two vector steps, or while it published one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -263,13 +264,13 @@ def test_second_run_in_the_same_folder_is_refused(small_config: Callable[..., Co
 
 
 def test_killed_run_goes_on_from_its_last_checkpoint_and_sweeps_what_it_left(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
+    folder, node = tmp_path / "run", tmp_path / "node"
     words = [
         "env.id=Counting", "env.backend=counting", "preset=generic", "budget_frames=6000", "learner.device=cpu",
         "collector.num_workers=1", "collector.envs_per_worker=8", "learner.warmup_frames=200", "learner.batch_size=32",
         "replay.capacity_frames=4000", "checkpoint.save_every_seconds=0.3", "logger.every_seconds=0.1",
         "env.kwargs.step_seconds=0.004", "evaluator.every_frames=0", "evaluator.final_episodes=2",
-        "logger.terminal=none", f"run_dir={folder}", "resume=auto",
+        "logger.terminal=none", f"run_dir={folder}", "resume=auto", f"replay.scratch_dir={node}",
     ]  # fmt: skip
     command = [sys.executable, "-m", "trainer.run", *words]
     process = subprocess.Popen(command, cwd=ROOT)
@@ -278,7 +279,11 @@ def test_killed_run_goes_on_from_its_last_checkpoint_and_sweeps_what_it_left(tmp
         time.sleep(0.05)
     process.kill()
     process.wait()
-    assert list((folder / "scratch").iterdir())
+    assert len(list(node.iterdir())) == 1
+    living = node / "replay_of_another_run"
+    living.mkdir()
+    lock = open(living / "lock", "w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
     (folder / "checkpoints" / ".frames_000000000001.pt.77.partial").write_bytes(b"half")
     frames = sum(newest(folder)["frames_of_workers"])
     done = subprocess.run(
@@ -289,7 +294,8 @@ def test_killed_run_goes_on_from_its_last_checkpoint_and_sweeps_what_it_left(tmp
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["status"] == "finished" and summary["frames"] >= 6_000
     assert summary["updates"] == (summary["frames"] - 200) // 4
-    assert not list((folder / "scratch").iterdir()) and not list(folder.rglob(".*.partial"))
+    assert list(node.iterdir()) == [living] and not list(folder.rglob(".*.partial"))
+    lock.close()
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert again.returncode == 0
     assert again.stdout == f"the run in {folder} is finished: raise budget_frames above 6000 to go on\n"

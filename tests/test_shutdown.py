@@ -393,7 +393,7 @@ def test_killed_main_process_leaves_no_other(outcome: Outcome) -> None:
     assert outcome.code == -signal.SIGKILL
     assert "Traceback" not in outcome.stderr
     # Nobody is there to remove it: the next run has a folder of its own.
-    assert [re.sub(r"\d+", "N", name) for name in outcome.scratch] == ["replay_N"]
+    assert [name.partition("_")[0] for name in outcome.scratch] == ["replay"]
 
 
 def check_end_at_once(outcome: Outcome) -> None:

@@ -113,6 +113,7 @@ class AgentBoard:
 
     Attributes:
         frame_limit: int64 [1], collectors wait while the agent's frames are not below it; the learner's process.
+        episode_limit: int64 [1], the same of episodes where they are what updates are due for; the learner's process.
         schedule_frames: int64 [1], frames at the round's start, from which exploration follows (sync); main.
         frames: int64 [W], the agent's transitions collected; its worker.
         cursor: int64 [S], rows published in a stream; its worker, after the rows.
@@ -121,6 +122,7 @@ class AgentBoard:
         epsilon: float64 [W], mean exploration rate of the last vector step; its worker.
         episodes: float64 [W, EPISODES_KEPT, 3], ring of (return, length, frames at its end); its worker.
         episodes_done: int64 [W], episodes finished; its worker, after the ring.
+        episodes_before: int64 [1], episodes that were finished before the run was resumed; main, before the start.
         updates: int64 [1], updates made; the learner's process.
         version_updates: int64 [VERSIONS_KEPT], ring of the updates after which each version of the weights was
             published; the learner's process.
@@ -130,6 +132,7 @@ class AgentBoard:
     """
 
     frame_limit: NDArray[np.int64]
+    episode_limit: NDArray[np.int64]
     schedule_frames: NDArray[np.int64]
     frames: NDArray[np.int64]
     cursor: NDArray[np.int64]
@@ -138,6 +141,7 @@ class AgentBoard:
     epsilon: NDArray[np.float64]
     episodes: NDArray[np.float64]
     episodes_done: NDArray[np.int64]
+    episodes_before: NDArray[np.int64]
     updates: NDArray[np.int64]
     version_updates: NDArray[np.int64]
     lost_at: NDArray[np.int64]
@@ -149,6 +153,7 @@ class AgentBoard:
         self._tensors = _share(
             {
                 "frame_limit": ((1,), torch.int64),
+                "episode_limit": ((1,), torch.int64),
                 "schedule_frames": ((1,), torch.int64),
                 "frames": ((w,), torch.int64),
                 "cursor": ((s,), torch.int64),
@@ -157,6 +162,7 @@ class AgentBoard:
                 "epsilon": ((w,), torch.float64),
                 "episodes": ((w, EPISODES_KEPT, 3), torch.float64),
                 "episodes_done": ((w,), torch.int64),
+                "episodes_before": ((1,), torch.int64),
                 "updates": ((1,), torch.int64),
                 "version_updates": ((VERSIONS_KEPT,), torch.int64),
                 "lost_at": ((1,), torch.int64),
@@ -176,6 +182,10 @@ class AgentBoard:
     def total_frames(self) -> int:
         """The agent's transitions, collected by all workers."""
         return int(self.frames.sum())
+
+    def total_episodes(self) -> int:
+        """The agent's finished episodes, of all workers and of the whole run."""
+        return int(self.episodes_done.sum() + self.episodes_before[0])
 
     def read_episodes(self, seen: np.ndarray) -> np.ndarray:
         """Episodes finished since ``seen`` (int64 [W], updated in place), float64 [n, 3] as in ``episodes``."""

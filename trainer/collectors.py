@@ -62,6 +62,12 @@ class CollectorWorkers:
         """The collector that all workers began in, by which TorchRL's weights are handed on."""
         return self._collectors[0]
 
+    @property
+    def processes(self) -> list[Any]:
+        """The process of each worker, as far as they are started."""
+        found = [(getattr(collector, "procs", ()), index) for collector, index in self._place]
+        return [processes[index] for processes, index in found if index < len(processes)]
+
     def start(self) -> None:
         """Start all workers and wait until they are up.
 
@@ -143,12 +149,15 @@ class CollectorWorkers:
         if len(failures) > self.config.faults.max_failures:
             raise self._failure(worker, why, traceback, count=len(failures))
         self.restarts += 1
+        role, pid = f"collector {worker}", int(self.board.pid[worker])
         if traceback:
-            self._loggers.event(f"traceback of collector {worker}:\n{traceback}", role=f"collector {worker}")
-        self._loggers.event(
-            f"{self._name(worker)} {why}; another one takes its place, the others go on", role=f"collector {worker}"
-        )
+            self._loggers.event(f"traceback of collector {worker}:\n{traceback}", role, pid=pid)
+        self._loggers.event(f"{self._name(worker)} {why}; another one takes its place, the others go on", role, pid=pid)
         self.board.write_error(worker, "")
+        collector, _ = self._place[worker]
+        if collector is not self.first:  # nothing is left in it
+            collector.shutdown(timeout=SHUTDOWN_S, raise_on_error=False)
+            self._collectors.remove(collector)
         for agent in self.plans[worker].agents:
             own = agent.streams.streams_of(worker)
             cursor = agent.board.cursor[own]
@@ -165,7 +174,7 @@ class CollectorWorkers:
             f"{self.config.faults.max_failures})"
         )
         text = f"{self._name(worker)} {why}{often if count > 1 else ''}"
-        return RunFailed(text, role=f"collector {worker}", traceback=traceback)
+        return RunFailed(text, f"collector {worker}", traceback, int(self.board.pid[worker]))
 
     def _name(self, worker: int) -> str:
         return f"collector worker {worker} (pid {self.board.pid[worker]}, {self._what(worker)})"

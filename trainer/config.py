@@ -130,6 +130,7 @@ class ScheduleConfig:
 
     name: str = one_of("async", "sync", "sequential")
     frames_per_update: float | None = 10.0  # inverse replay ratio; None: no limit on either side (async only)
+    episodes_per_update: float | None = None  # in its place: finished episodes for each update, in all environments
     tolerance_frames: int | None = (
         None  # how far collection may run ahead of learning; None: 2 steps of all, at least 512
     )
@@ -195,6 +196,14 @@ class LoggerConfig:
 
 
 @dataclass(frozen=True)
+class TelemetryConfig:
+    """What is recorded beside the figures of a row."""
+
+    trace: bool = False  # RUN/trace.json, for ui.perfetto.dev: what every process did when
+    trace_events: int = 20_000  # that each process keeps of it, the last ones
+
+
+@dataclass(frozen=True)
 class Config:
     """One run."""
 
@@ -214,6 +223,7 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     faults: FaultsConfig = field(default_factory=FaultsConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
 
 
 def config_keys(config: Any = Config, prefix: str = "") -> dict[str, Any]:

@@ -12,11 +12,12 @@ class RunFailed(RuntimeError):
         text: the sentence.
         role: the process that failed.
         traceback: its own traceback, if it left one.
+        pid: the process's id; None: this one's.
     """
 
-    def __init__(self, text: str, role: str = "main", traceback: str = "") -> None:
+    def __init__(self, text: str, role: str = "main", traceback: str = "", pid: int | None = None) -> None:
         super().__init__(text)
-        self.role, self.traceback = role, traceback
+        self.role, self.traceback, self.pid = role, traceback, pid
 
 
 def exit_words(exitcode: int) -> str:

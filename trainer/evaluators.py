@@ -19,6 +19,7 @@ from trainer.config import Config
 from trainer.errors import RunFailed, exit_words
 from trainer.loggers import Loggers
 from trainer.processes.evaluator import Evaluation, Judge
+from trainer.trace import open_trace
 
 EXIT_CODE_S = 3.0  # until the exit code of a process whose pipe has ended is known
 
@@ -55,6 +56,11 @@ class RemoteEvaluator:
         self._pipe, theirs = Pipe()
         self._process = self._start(theirs)
         theirs.close()
+
+    @property
+    def busy(self) -> bool:
+        """Whether an evaluation that was asked for has not been handed out."""
+        return self._busy
 
     def request(self, frames: int) -> None:
         """Evaluate the weights of now, or, while the evaluator is busy, those of the moment it is free."""
@@ -114,11 +120,11 @@ class RemoteEvaluator:
         while self._failures[0] < now - faults.period_seconds:
             self._failures.popleft()
         if len(self._failures) > faults.max_failures:
-            raise RunFailed(text, role="evaluator", traceback=traceback)
+            raise RunFailed(text, "evaluator", traceback, self._process.pid)
         self.restarts += 1
         if traceback:
-            self._loggers.event(f"traceback of the evaluator:\n{traceback}", role="evaluator")
-        self._loggers.event(f"{text}; another one takes its place", role="evaluator")
+            self._loggers.event(f"traceback of the evaluator:\n{traceback}", "evaluator", pid=self._process.pid)
+        self._loggers.event(f"{text}; another one takes its place", "evaluator", pid=self._process.pid)
         self._begin()
         if self._busy:
             self._busy, self._wanted = False, max(self._wanted, self._asked)
@@ -141,7 +147,14 @@ class LocalEvaluator:
         # Building a policy draws from the global generator, from which training draws too.
         with torch.random.fork_rng():
             self._judge = Judge(config, agents, run_dir)
+        self._trace = open_trace(config, "evaluator")
+        self._trace.follow(self._judge, "evaluate", "evaluate", self._judge.agents)
         self._result: Evaluation | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether an evaluation has not been handed out."""
+        return self._result is not None
 
     def request(self, frames: int) -> None:
         """Evaluate the weights of now."""
@@ -158,3 +171,4 @@ class LocalEvaluator:
     def close(self) -> None:
         """Close the environments."""
         self._judge.close()
+        self._trace.save()

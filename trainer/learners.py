@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 from trainer.agents import AgentPlan
 from trainer.boards import split_error
 from trainer.errors import exit_words
-from trainer.limiter import Limiter
+from trainer.limiter import NO_LIMIT, Limiter
 from trainer.loggers import Loggers
 
 START_LEARNER_S = 60.0  # that an agent's learner process may take to start
@@ -35,9 +35,11 @@ class LearnerProcess:
         self.figures: dict[str, float] = {}
         self.restarts = 0
         self._process: BaseProcess | None = None
+        schedule = plan.config.schedule
         self.limiter = Limiter(
-            plan.config.budget_frames, plan.config.learner.warmup_frames, plan.config.schedule.frames_per_update, 1
-        )
+            plan.config.budget_frames, plan.config.learner.warmup_frames, schedule.frames_per_update, 1,
+            schedule.episodes_per_update,
+        )  # fmt: skip
 
     def start(self) -> None:
         """Start it; it goes on from its agent's newest checkpoint, if there is one."""
@@ -46,10 +48,16 @@ class LearnerProcess:
         self._process = self._start(theirs)
         theirs.close()
 
+    @property
+    def pid(self) -> int:
+        """Of the process that is there now."""
+        assert self._process is not None and self._process.pid is not None  # it is started
+        return self._process.pid
+
     def settled(self) -> bool:
         """Whether it has made every update that its agent's frames owe it."""
         self.limiter.updates = int(self.plan.board.updates[0])
-        return self.limiter.settled(self.plan.board.total_frames())
+        return self.limiter.settled(self.plan.board.total_frames(), self.plan.board.total_episodes())
 
     def check(self) -> None:
         """Take its reports; if it died or hangs, say so, let collection go on without it, and start it anew."""
@@ -65,15 +73,19 @@ class LearnerProcess:
             traceback, cause = split_error(error)
             why = f"died: {cause or f'it was ended by {exit_words(self._process.exitcode)}'}"
             if traceback:
-                self._loggers.event(f"traceback of the learner of {self.plan.name}:\n{traceback}", role="learner")
+                self._event(f"traceback of the learner of {self.plan.name}:\n{traceback}")
         self.plan.board.frame_limit[0] = self.plan.config.budget_frames  # nobody waits for it
+        self.plan.board.episode_limit[0] = NO_LIMIT
         self.restarts += 1
-        self._loggers.event(
+        self._event(
             f"the learner of {self.plan.name} (pid {self._process.pid}) {why}; it is started anew from its agent's "
-            "last checkpoint",
-            role="learner",
+            "last checkpoint"
         )
         self.start()
+
+    def _event(self, text: str) -> None:
+        assert self._process is not None
+        self._loggers.event(text, role="learner", agent=self.plan.name, pid=self._process.pid)
 
     def _read(self) -> str:
         try:

@@ -19,7 +19,7 @@ from trainer.algorithms import Algorithm
 from trainer.boards import ordered_leaves
 from trainer.config import AlgorithmConfig, LearnerConfig
 from trainer.recording import record
-from trainer.replay import Batch, StreamReplay, to_tensordict
+from trainer.replay import Batch, to_tensordict
 
 BETAS = (0.9, 0.999)
 MAX_FIGURES = 32  # that an algorithm may report of an update
@@ -335,9 +335,9 @@ class _in_place_of_own:
             del self.loss.__dict__[name]
 
 
-def feed(replay: StreamReplay, device: torch.device, count: int) -> Iterator[Batch]:
-    """Gather ``count`` batches at once, bring them to ``device`` and yield them one by one."""
-    chunk = replay.batches(count)
+def feed(gather: Callable[[int], Batch], device: torch.device, count: int) -> Iterator[Batch]:
+    """Let a replay's ``gather`` make ``count`` batches at once, bring them to ``device`` and yield them one by one."""
+    chunk = gather(count)
     if device.type == "cuda":
         # Page-locked memory is copied without blocking; the next gather must not overwrite it before that is done.
         chunk = {key: tensor.to(device, non_blocking=True) for key, tensor in chunk.items()}

@@ -42,7 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, CheckpointError, envs.EnvError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"returns of {len(returns)} finished episodes: {', '.join(f'{r:g}' for r in returns) or 'none'}")
+    for agent, own in returns.items():
+        who = f" of {agent}" if len(returns) > 1 else ""
+        print(f"returns{who} of {len(own)} finished episodes: {', '.join(f'{r:g}' for r in own) or 'none'}")
     if not options.window:
         write_video(out, pictures, options.fps)
         print(out)
@@ -51,8 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def play(
     players: Players, world: Any, episodes: int, max_steps: int, seed: int
-) -> tuple[list[float], list[np.ndarray]]:
-    """Greedy episodes of a world of one sub-environment: finished returns, and pictures [height, width, 3] uint8."""
+) -> tuple[dict[str, list[float]], list[np.ndarray]]:
+    """Greedy episodes of a world of one sub-environment.
+
+    Returns:
+        finished returns by agent, and a picture [height, width, 3] uint8 after each step.
+    """
     pictures: list[Any] = []
 
     def watch() -> bool:
@@ -60,7 +66,8 @@ def play(
         return len(pictures) < max_steps
 
     played = evaluate(players, world, episodes, seed, watch=watch)
-    return [value for own in played for value in own.returns], [picture for picture in pictures if picture is not None]
+    returns = {agent: own.returns for agent, own in zip(world.agents, played, strict=True)}
+    return returns, [picture for picture in pictures if picture is not None]
 
 
 def write_video(path: Path, pictures: list[np.ndarray], fps: int) -> None:

@@ -46,9 +46,9 @@ def restore(system: System) -> None:
 def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
     """Load an agent; whether it is as it was after ``frames`` frames of the run, replay and all."""
     loggers = system.loggers
-    found = checkpoint.newest(plan.folder, lambda text: loggers.event(f"warning: {text}"))
+    found = checkpoint.newest(plan.folder, lambda text: loggers.event(f"warning: {text}", agent=plan.name))
     if found is None:
-        loggers.event(f"warning: there is no checkpoint in {plan.folder} yet: {plan.name} begins anew")
+        loggers.event(f"warning: there is no checkpoint in {plan.folder} yet: {plan.name} begins anew", agent=plan.name)
         return False
     agent = next((agent for agent in system.agents if agent.plan is plan), None)
     board, of_workers = plan.board, found["frames_of_workers"]
@@ -56,6 +56,7 @@ def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
         board.frames[:] = of_workers
     else:
         board.frames[0] = sum(of_workers)
+    board.episodes_before[0] = found.get("episodes_done", 0)
     if "episodes" in found:  # only the main process knows them
         system.telemetry[plan.number].episodes.load_state_dict(found["episodes"])
     try:
@@ -69,7 +70,10 @@ def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
             )
             _, board.oldest[:] = copy.load(found["replay"])
     except (OSError, ValueError) as error:
-        loggers.event(f"warning: the replay of {plan.name} is gone ({error}): learning waits until a new one is warm")
+        loggers.event(
+            f"warning: the replay of {plan.name} is gone ({error}): learning waits until a new one is warm",
+            agent=plan.name,
+        )
         board.cursor[:] = 0
         board.lost_at[0] = board.total_frames()
     if agent is not None:
@@ -79,7 +83,7 @@ def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
         if learner.plan is plan:
             learner.limiter.load_state_dict(found["limiter"])
             if board.lost_at[0]:
-                learner.limiter.begin_again(int(board.lost_at[0]))
+                learner.limiter.begin_again(int(board.lost_at[0]), int(board.episodes_before[0]))
     if board.lost_at[0]:
         return False
     return found["frames"] == frames and found["replay"]["streams"] == asdict(plan.streams)

@@ -56,6 +56,7 @@ keys that are set most often:
   evaluator.every_frames      frames between two greedy evaluations; 0: only at the end
   evaluator.stop_at_return    the run ends when an evaluation's mean reaches this
   logger.terminal             auto, live, plain or none
+  telemetry.trace             true: RUN/trace.json for ui.perfetto.dev, what every process did when
 
 flags:
   --help         this text

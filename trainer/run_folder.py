@@ -60,14 +60,53 @@ def opened(config: Config, command: list[str]) -> Iterator[tuple[Path, Config]]:
         yield path, config
 
 
+@contextmanager
+def scratch_folder(base: Path) -> Iterator[Path]:
+    """A folder of this process's own in ``base``, removed afterwards; those whose process is gone are swept.
+
+    A lock tells: it goes with its process, on this node and on others that share the disk.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    name = f"{platform.node()}_{os.getpid()}"
+    path, made = base / f"replay_{name}", base / f"new_{name}"
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        for left in base.glob("replay_*"):
+            _sweep(left)
+        made.mkdir(exist_ok=True)
+        lock = open(made / "lock", "w")
+    except OSError as error:
+        raise ConfigError(
+            f"the scratch folder {base} cannot be written ({error.strerror}): choose another one"
+        ) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made.rename(path)  # only now another one's sweep sees it
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _sweep(folder: Path) -> None:
+    try:
+        with open(folder / "lock", "r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+    except BlockingIOError:
+        return  # its process lives
+    except FileNotFoundError:
+        return  # another one sweeps it
+
+
 def _describe(path: Path, config: Config, command: list[str], lock: TextIO) -> None:
     """Write what the run is into its folder, and sweep what a killed process left there."""
     lock.truncate(0)
     lock.write(f"pid {os.getpid()} on {platform.node()}\n")
     lock.flush()
     remove_partial(path)
-    for left in (path / "scratch").iterdir():
-        shutil.rmtree(left, ignore_errors=True)
     write_text(path / "config.yaml", to_yaml(replace(config, resume=None)))
     with open(path / "command.txt", "a") as commands:
         commands.write(shlex.join(command) + "\n")

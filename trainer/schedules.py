@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterator
 from trainer.metrics import EverySeconds
 from trainer.processes.learner import IDLE_S, Agent, StackedAgents
 from trainer.system import SUPERVISE_EVERY_S, System
+from trainer.trace import all_of
 
 
 def run_async(system: System) -> Iterator[bool]:
     """Collectors run free; the limiters are the only brake, on either side."""
+    sleep = system.trace.waiting(time.sleep, "idle", all_of([agent.name for agent in system.agents]))
     for agent in system.agents:
         agent.open_limit()
     while not system.finished():
         if not system.work():
-            time.sleep(IDLE_S)
+            sleep(IDLE_S)
             for agent in system.agents:
                 agent.board.learner_waited_s[0] += IDLE_S
         yield True
@@ -29,11 +31,12 @@ def run_async(system: System) -> Iterator[bool]:
 def run_sync(system: System) -> Iterator[bool]:
     """The workers collect a round, then come its updates, then new weights: as ``sequential``, in several processes."""
     board, period = system.board, EverySeconds(SUPERVISE_EVERY_S)
+    sleep = system.trace.waiting(time.sleep, "idle", all_of([agent.name for agent in system.agents]))
 
     def collect() -> None:
         board.round[0] += 1
         while (board.rounds_done < board.round[0]).any():  # a signal that waits for long is raised in it
-            time.sleep(IDLE_S)
+            sleep(IDLE_S)
             if period.crossed():
                 system.check()
 
@@ -72,7 +75,7 @@ def _updates(system: System, worker: Agent | StackedAgents) -> Iterator[bool]:
     for agent in agents:
         frames = agent.board.total_frames()
         agent.anneal(frames)
-        due = agent.limiter.due(frames)
+        due = agent.limiter.due(frames, agent.board.total_episodes())
         if fixed is not None:
             due = fixed if frames >= agent.config.learner.warmup_frames else 0
         owed.append(0 if agent.frozen else int(due))

@@ -45,6 +45,7 @@ from trainer.replay import worker_rows
 from trainer.run_folder import remove_partial
 from trainer.signals import STOPPING, StopSignals
 from trainer.telemetry import Telemetry, joined
+from trainer.trace import NoTrace, Trace, merge, open_trace, remove_parts
 
 SUPERVISE_EVERY_S = 0.1
 SNAPSHOT_S = 5.0  # that workers may take to write down where they stand
@@ -101,6 +102,7 @@ class System:
     resumed: Resumed = field(default_factory=Resumed)
     checkpoint_s: float = math.nan  # that the last checkpoint took
     checkpoint_bytes: int = 0  # of the replay, that it wrote
+    trace: Trace | NoTrace = field(default_factory=NoTrace)  # of this process
 
     def work(self) -> bool:
         """A chunk of updates of whoever is due, in this process; whether there was any."""
@@ -117,9 +119,10 @@ class System:
         """Whether the budget is collected and every update that it is owed is made."""
         if self.total_frames() < self.config.budget_frames:
             return False
-        return all(agent.frozen or agent.limiter.settled(agent.board.total_frames()) for agent in self.agents) and all(
-            learner.settled() for learner in self.learners
-        )
+        return all(
+            agent.frozen or agent.limiter.settled(agent.board.total_frames(), agent.board.total_episodes())
+            for agent in self.agents
+        ) and all(learner.settled() for learner in self.learners)
 
     def publish(self) -> None:
         """Hand the collectors a new version of all weights; waits for none of them."""
@@ -164,7 +167,7 @@ class System:
                 raise
             agent.frozen = True
             agent.open_limit()
-            self.loggers.event(f"{agent.name} learns no more: {error}", role="learner")
+            self.loggers.event(f"{agent.name} learns no more: {error}", role="learner", agent=agent.name)
             return {}
 
     def check(self) -> None:
@@ -296,8 +299,11 @@ class System:
             self.collectors.close()
         for rollout in self.rollouts:
             rollout.world.close()
+            rollout.trace.save()
+        self.trace.save()
         self.evaluator, self.collectors, self.rollouts = None, None, []
         remove_partial(self.run_dir)  # the evaluator may have been saving its best policy
+        merge(self.run_dir)
         torch.set_num_threads(self.config.learner.num_threads)
 
 
@@ -352,7 +358,13 @@ def build(
             "agents.learner=stacked or sequential"
         )
     telemetry = [Telemetry(plan.config, board, plan.board, plan.streams.rows) for plan in plans]
-    return System(config, run_dir, plans, device, board, telemetry, loggers, stop, agents, workers, learners)
+    remove_parts(run_dir)
+    trace = open_trace(config, "learner" if workers else "main")
+    for worker in workers:
+        learning.follow(trace, worker)
+    return System(
+        config, run_dir, plans, device, board, telemetry, loggers, stop, agents, workers, learners, trace=trace
+    )
 
 
 def stacked(agents: Sequence[Agent]) -> list[Agent | StackedAgents]:

@@ -55,7 +55,8 @@ class Telemetry:
         learner_now = float(board.learner_waited_s[0])
         self._last = (now, collectors_now, learner_now)
         frames_per_s = self._frames.observe(frames, now)
-        ratio = config.schedule.frames_per_update
+        schedule = config.schedule
+        ratio = schedule.frames_per_update if schedule.episodes_per_update is None else None
         trained_on = frames - config.learner.warmup_frames
         samples_per_insert = updates * config.learner.batch_size / trained_on if trained_on > 0 else math.nan
         collectors_waiting = min(1.0, (collectors_now - collectors_then) / span)

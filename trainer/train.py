@@ -6,8 +6,6 @@ The way of a transition: ``processes/collector.py`` -> ``replay.py`` -> ``proces
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,14 +53,14 @@ def train(config: Config, command: list[str]) -> dict[str, Any]:
     world = envs.describe_world(config.env)
     device = choose_device(config.learner.device)
     with run_folder.opened(config, command) as (run_dir, config):
-        return _train_in(run_dir, config, world, device)
+        with run_folder.scratch_folder(Path(config.replay.scratch_dir or run_dir / "scratch")) as scratch:
+            return _train_in(run_dir, scratch, config, world, device)
 
 
 def _train_in(
-    run_dir: Path, config: Config, world: Sequence[tuple[str, EnvSpec]], device: torch.device
+    run_dir: Path, scratch: Path, config: Config, world: Sequence[tuple[str, EnvSpec]], device: torch.device
 ) -> dict[str, Any]:
     streams = [streams_of(own_config(config, name)) for name, _ in world]
-    scratch = Path(config.replay.scratch_dir or run_dir / "scratch") / f"replay_{os.getpid()}"
     info = RunInfo(
         run_dir, config.env.id, config.algorithm.name, config.seed, config.budget_frames, to_dict(config),
         streams[0].num_workers, streams[0].num_streams, str(device),
@@ -77,7 +75,6 @@ def _train_in(
     start = time.monotonic()
     with StopSignals(leftovers=scratch) as stop:
         try:
-            scratch.mkdir(parents=True)
             needed = sum(
                 row_bytes(spec, wants_values(own_config(config, name))) * rows.rows
                 for (name, spec), rows in zip(world, streams, strict=True)
@@ -93,10 +90,9 @@ def _train_in(
         except Exception as error:
             summary["reason"] = first_line(error)
             if isinstance(error, RunFailed) and error.traceback:
-                loggers.event(f"traceback of the {error.role}:\n{error.traceback}", role=error.role)
+                loggers.event(f"traceback of the {error.role}:\n{error.traceback}", role=error.role, pid=error.pid)
             raise
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
             summary["total_s"] = time.monotonic() - start
             summary = {key: plain_value(value) for key, value in summary.items()}
             try:
@@ -124,7 +120,8 @@ def _run(system: System, summary: dict[str, Any]) -> None:
             if stop.number:  # it went to the workers too, and they were faster
                 raise Stopped from error
             role, traceback = getattr(error, "role", "main"), getattr(error, "traceback", "")
-            raise RunFailed(f"{error} (checkpoints: {system.run_dir / 'checkpoints'})", role, traceback) from error
+            pid = getattr(error, "pid", None)
+            raise RunFailed(f"{error} (checkpoints: {system.run_dir / 'checkpoints'})", role, traceback, pid) from error
         finally:
             summary |= _last_figures(system)
             keep(system, loop)
@@ -143,7 +140,8 @@ class Loop:
     """
 
     def __init__(self, system: System) -> None:
-        config = system.config
+        config, self.system = system.config, system
+        self.evaluating = False  # an evaluation was not ended, and is to be made again
         self.evaluate_every = Every(config.evaluator.every_frames)
         self.save_every = EverySeconds(config.checkpoint.save_every_seconds)
         self.log_every, self.supervise_every = (
@@ -158,11 +156,15 @@ class Loop:
 
     def state_dict(self) -> dict[str, Any]:
         """For the checkpoint."""
-        return {"wall_s": time.monotonic() - self.start, "evaluate_every": self.evaluate_every.state_dict()}
+        return {
+            "wall_s": time.monotonic() - self.start,
+            "evaluate_every": self.evaluate_every.state_dict(),
+            "evaluating": self.system.evaluator is not None and self.system.evaluator.busy,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        self.wall_s = state["wall_s"]
+        self.wall_s, self.evaluating = state["wall_s"], state["evaluating"]
         self.evaluate_every.load_state_dict(state["evaluate_every"])
 
 
@@ -174,6 +176,8 @@ def _train(system: System, loop: Loop) -> dict[str, Any]:
     for telemetry in system.telemetry:
         telemetry.start = loop.start
     system.publish()
+    if loop.evaluating:
+        evaluator.request(system.total_frames())
     for loop.whole in SCHEDULES[config.schedule.name](system):
         if system.stop.number and loop.whole:  # a round is ended first, unless that takes long
             raise Stopped
@@ -242,6 +246,7 @@ def report(system: System, evaluation: Evaluation) -> None:
         f"evaluation at {evaluation.frames} frames: return {evaluation.mean:.1f} +- {evaluation.std:.1f} over "
         f"{len(evaluation.returns)} greedy episodes{best}",
         role="evaluator",
+        pid=evaluation.pid,
     )
     system.loggers.write(
         {

@@ -23,10 +23,12 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         "collector.num_workers collector.envs_per_worker "
         "replay.capacity_frames learner.batch_size learner.learning_rate learner.adam_eps learner.max_grad_norm "
         "learner.warmup_frames learner.prefetch_batches learner.publish_every_updates learner.num_threads "
-        "schedule.frames_per_update schedule.tolerance_frames schedule.frames_per_round schedule.episodes_per_round "
+        "schedule.frames_per_update schedule.episodes_per_update schedule.tolerance_frames schedule.frames_per_round "
+        "schedule.episodes_per_round "
         "schedule.updates_per_round evaluator.episodes evaluator.final_episodes evaluator.num_envs "
         "agents.hang_seconds faults.period_seconds faults.hang_seconds faults.worker_memory_mb "
-        "checkpoint.save_every_seconds checkpoint.keep_last logger.every_seconds",
+        "checkpoint.save_every_seconds checkpoint.keep_last logger.every_seconds "
+        "telemetry.trace_events",
     ),
     "0 or above": (
         lambda x: x >= 0,
@@ -128,16 +130,17 @@ def _check_schedule(config: Config) -> None:
         f"collector.envs_per_worker={config.collector.envs_per_worker} = {step} frames"
     )
     if schedule.name == "async":
-        if schedule.frames_per_update is not None and schedule.tolerance_frames < step:
+        by_frames = schedule.frames_per_update is not None and schedule.episodes_per_update is None
+        if by_frames and schedule.tolerance_frames < step:
             raise ConfigError(
                 f"schedule.tolerance_frames={schedule.tolerance_frames} is less than one step of all workers "
                 f"({step_text}): set schedule.tolerance_frames={step} or more"
             )
         return
-    if schedule.frames_per_update is None and schedule.updates_per_round is None:
+    if schedule.frames_per_update is schedule.updates_per_round is schedule.episodes_per_update is None:
         raise ConfigError(
-            f"schedule={schedule.name} does not know how much to learn: set schedule.frames_per_update or "
-            "schedule.updates_per_round"
+            f"schedule={schedule.name} does not know how much to learn: set schedule.frames_per_update, "
+            "schedule.episodes_per_update or schedule.updates_per_round"
         )
     if schedule.episodes_per_round is None and schedule.frames_per_round % step:
         fitting = max(1, round(schedule.frames_per_round / step)) * step

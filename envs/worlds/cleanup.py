@@ -106,7 +106,7 @@ class Cleanup:
             f"{name}: {height} x {width} has no room for river, sand and orchard; make it 6 x 5 or more.",
         )
         self.num_worlds, self.max_turns = num_worlds, max_turns
-        self.agents = tuple(f"agent_{i}" for i in range(num_agents))
+        self.agents = grid.names(num_agents)
         self.num_actions = len(ACTIONS)
         self._geometry = geometry = grid.Geometry(num_worlds, height, width, max(radius, beam_reach))
         self._window = geometry.window(radius)
@@ -187,12 +187,7 @@ class Cleanup:
         Raises:
             EnvError: an action does not exist.
         """
-        grid.check_actions("cleanup", actions, self.num_actions)
-        for agent in range(len(self.agents)):
-            self.act(agent, actions[:, agent])
-        reward = self.reward
-        self.entities_turn()
-        return self.observe(), reward
+        return grid.step(self, "cleanup", actions)
 
     def entities_turn(self) -> None:
         """Begins the next turn: the river gets dirty, then apples grow."""
@@ -240,17 +235,12 @@ class Cleanup:
 
     def place(self, cells: NDArray[np.int64]) -> None:
         """Puts the agents on other cells, (row, column) int64 [num_worlds or 1, num_agents, 2]; for scenes, tests."""
-        self._bodies[self._positions] = 0
-        self._positions = self._geometry.positions(cells)
-        self._bodies[self._positions] = 1
+        self._positions = grid.put(self._bodies, self._geometry, self._positions, cells, 1)
 
     def render(self, index: int = 0) -> NDArray[np.uint8]:
         """A picture of one world, rgb uint8 [16 * height, 16 * width, 3]; every agent has a colour of its own."""
         beams = self.beams[index]
-        colours = COLOURS[np.where(beams > 0, beams, self.objects[index])]
-        row, column = self.cells[index].T
-        colours[row, column] = grid.agent_colours(len(self.agents))
-        return grid.picture(colours, self.cells[index])
+        return grid.portrait(COLOURS[np.where(beams > 0, beams, self.objects[index])], self.cells[index])
 
     def _end_beams(self, agent: int) -> None:
         fired = self._fired[agent]

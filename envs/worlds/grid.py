@@ -134,6 +134,25 @@ def check(
         require(0 <= value <= 1, f"{name}: {key}={value} must lie between 0 and 1.")
 
 
+def names(num_agents: int) -> tuple[str, ...]:
+    """Of the agents, in the order in which they act."""
+    return tuple(f"agent_{i}" for i in range(num_agents))
+
+
+def places(name: str, geometry: Geometry, num_agents: int) -> Positions:
+    """Where agents may stand in a world of nothing but outer walls, int64 [num_worlds, cells within the walls].
+
+    Raises:
+        EnvError: they do not fit.
+    """
+    free = geometry.where(walled(geometry.height, geometry.width))
+    require(
+        num_agents <= free.shape[1],
+        f"{name}: {num_agents} agents do not fit within the walls of {geometry.height} x {geometry.width} cells.",
+    )
+    return free
+
+
 def check_actions(name: str, actions: NDArray[np.int64], num_actions: int) -> None:
     """Refuse actions that do not exist.
 
@@ -232,6 +251,74 @@ def draw_distinct(keys: Keys, first: int, candidates: Positions, count: int) -> 
 # Turns
 
 
+def step(world: Any, name: str, actions: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    """The actions of a turn, one agent after another, then what is observed in the next.
+
+    Args:
+        world: any of this package.
+        name: its name, for the error.
+        actions: int64 [num_worlds, num_agents].
+
+    Returns:
+        (observation [num_worlds, num_agents, *shape], reward float32 [num_worlds, num_agents]), new arrays.
+
+    Raises:
+        EnvError: an action does not exist.
+    """
+    check_actions(name, actions, world.num_actions)
+    for agent in range(len(world.agents)):
+        world.act(agent, actions[:, agent])
+    reward = world.reward
+    world.entities_turn()
+    return world.observe(), reward
+
+
+def scatter(layer: NDArray[np.uint8], free: Positions, keys: Keys, count: int, mark: Any) -> Positions:
+    """Clears the free cells and puts ``count`` agents on random different ones of them.
+
+    Args:
+        layer: of kinds; 0 is an empty cell.
+        free: int64 [num_worlds, C].
+        keys: of the streams, whose first ``count`` random numbers of the reset are used.
+        count: of agents in each world.
+        mark: their kind, a number or uint8 [num_worlds, count].
+
+    Returns:
+        where they stand, int64 [num_worlds, count].
+    """
+    layer[free] = 0
+    positions = draw_distinct(keys, 0, free, count)
+    layer[positions] = mark
+    return positions
+
+
+def put(
+    layer: NDArray[np.uint8], geometry: Geometry, positions: Positions, cells: NDArray[np.int64], mark: Any
+) -> Positions:
+    """Takes agents away from ``positions`` and puts them on other cells; leaves empty cells (0) behind.
+
+    Returns:
+        where they stand, int64 [num_worlds, num_agents], given (row, column) int64 [num_worlds or 1, num_agents, 2].
+    """
+    layer[positions] = 0
+    positions = geometry.positions(cells)
+    layer[positions] = mark
+    return positions
+
+
+def spawn(
+    layer: NDArray[np.uint8], free: Positions, keys: Keys, turn: int, probability: float, first: int, kinds: int
+) -> None:
+    """Lets each empty cell (0) become one of ``kinds`` kinds from ``first`` on, evenly, with ``probability``."""
+    world, cell = successes(keys, turn, 0, free.shape[1], probability)
+    position = free[world, cell]
+    empty = layer[position] == 0
+    world, cell, position = world[empty], cell[empty], position[empty]
+    # Numbers behind those that `successes` may use.
+    u = uniforms(keys[world], cell.astype(np.uint64) + numbers(turn, 2**31, 1))
+    layer[position] = first + (kinds * u).astype(np.uint8)
+
+
 def move(
     layer: NDArray[np.uint8], position: Positions, target: Positions, free: NDArray[np.bool_], mark: Any
 ) -> Positions:
@@ -265,6 +352,16 @@ def one_hot(layer: NDArray[np.uint8], windows: Positions, kinds: NDArray[np.uint
     np.equal(layer[windows][..., None, :], kinds[:, None], out=out)
 
 
+def look(
+    layer: NDArray[np.uint8], positions: Positions, agent: int | None, window: Positions, kinds: NDArray[np.uint8]
+) -> NDArray[np.bool_]:
+    """Which kind lies where around all agents, bool [num_worlds, num_agents, kinds * cells], or around one of them."""
+    positions = positions if agent is None else positions[:, agent]
+    seen = np.empty((*positions.shape, len(kinds), len(window)), bool)
+    one_hot(layer, positions[..., None] + window, kinds, seen)
+    return seen.reshape(*positions.shape, -1)
+
+
 # Pictures
 
 
@@ -272,6 +369,13 @@ def agent_colours(num_agents: int) -> NDArray[np.uint8]:
     """Colours that differ, uint8 [num_agents, 3], blue first."""
     hues = (0.6 + np.arange(num_agents) * 0.618034) % 1  # the golden ratio: near numbers get far hues
     return np.array([[round(255 * x) for x in colorsys.hsv_to_rgb(hue, 0.75, 0.95)] for hue in hues], np.uint8)
+
+
+def portrait(colours: NDArray[np.uint8], cells: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """As `picture`, with a colour of its own for each agent on ``cells``, which is written into ``colours``."""
+    row, column = cells.T
+    colours[row, column] = agent_colours(len(cells))
+    return picture(colours, cells)
 
 
 def picture(colours: NDArray[np.uint8], framed: NDArray[np.int64]) -> NDArray[np.uint8]:

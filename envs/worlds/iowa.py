@@ -82,7 +82,7 @@ class Iowa:
             f"{name}: decks={decks} must be four times (gain, probability of the loss, loss).",
         )
         self.num_worlds, self.max_turns = num_worlds, max_turns
-        self.agents = tuple(f"agent_{i}" for i in range(num_agents))
+        self.agents = grid.names(num_agents)
         self.num_actions = len(grid.MOVES)
         self._geometry = geometry = grid.Geometry(num_worlds, height, width, radius)
         self._window = geometry.window(radius)
@@ -98,11 +98,7 @@ class Iowa:
         self._passable = np.array([kind not in ("wall", "agent") for kind in KINDS])
         self._kinds = np.arange(len(KINDS), dtype=np.uint8)
         self._steps = geometry.steps
-        self._free = geometry.where(grid.walled(height, width))  # int64 [num_worlds, cells within the walls]
-        grid.require(
-            num_agents <= self._free.shape[1],
-            f"{name}: {num_agents} agents do not fit within the walls of {height} x {width} cells.",
-        )
+        self._free = grid.places(name, geometry, num_agents)
         self._layer = geometry.layer(WALL, "uint8")
         self.grid = geometry.inner(self._layer)
         self.reset(0)
@@ -119,9 +115,7 @@ class Iowa:
             the observation of the first turn, after its entities' turn, bool [num_worlds, num_agents, *shape].
         """
         self._keys = grid.stream_keys(seed, self.num_worlds)
-        self._layer[self._free] = EMPTY
-        self._positions = grid.draw_distinct(self._keys, 0, self._free, len(self.agents))
-        self._layer[self._positions] = AGENT
+        self._positions = grid.scatter(self._layer, self._free, self._keys, len(self.agents), AGENT)
         self.turn = -1
         self.entities_turn()
         return self.observe()
@@ -138,31 +132,18 @@ class Iowa:
         Raises:
             EnvError: an action does not exist.
         """
-        grid.check_actions("iowa", actions, self.num_actions)
-        for agent in range(len(self.agents)):
-            self.act(agent, actions[:, agent])
-        reward = self.reward
-        self.entities_turn()
-        return self.observe(), reward
+        return grid.step(self, "iowa", actions)
 
     def entities_turn(self) -> None:
         """Begins the next turn: decks appear on empty cells."""
         self.turn += 1
         self.reward = np.zeros((self.num_worlds, len(self.agents)), np.float32)
-        world, cell = grid.successes(self._keys, self.turn, 0, self._free.shape[1], self._spawn_probability)
-        position = self._free[world, cell]
-        empty = self._layer[position] == EMPTY
-        world, cell, position = world[empty], cell[empty], position[empty]
-        # Numbers behind those that `successes` may use; `act` has those behind these.
-        u = grid.uniforms(self._keys[world], cell.astype(np.uint64) + grid.numbers(self.turn, 2**31, 1))
-        self._layer[position] = DECK_A + (4 * u).astype(np.uint8)
+        # `act` has the random numbers behind those that are used here.
+        grid.spawn(self._layer, self._free, self._keys, self.turn, self._spawn_probability, DECK_A, 4)
 
     def observe(self, agent: int | None = None) -> NDArray[np.bool_]:
         """What all agents see now, bool [num_worlds, num_agents, *shape], or one, bool [num_worlds, *shape]."""
-        positions = self._positions if agent is None else self._positions[:, agent]
-        seen = np.empty((*positions.shape, len(KINDS), len(self._window)), bool)
-        grid.one_hot(self._layer, positions[..., None] + self._window, self._kinds, seen)
-        return seen.reshape(*positions.shape, -1)
+        return grid.look(self._layer, self._positions, agent, self._window, self._kinds)
 
     def act(self, agent: int, actions: NDArray[np.int64]) -> None:
         """One agent's action in each world, int64 [num_worlds]; what it pays is added to ``reward[:, agent]``."""
@@ -175,13 +156,8 @@ class Iowa:
 
     def place(self, cells: NDArray[np.int64]) -> None:
         """Puts the agents on other cells, (row, column) int64 [num_worlds or 1, num_agents, 2]; for scenes, tests."""
-        self._layer[self._positions] = EMPTY
-        self._positions = self._geometry.positions(cells)
-        self._layer[self._positions] = AGENT
+        self._positions = grid.put(self._layer, self._geometry, self._positions, cells, AGENT)
 
     def render(self, index: int = 0) -> NDArray[np.uint8]:
         """A picture of one world, rgb uint8 [16 * height, 16 * width, 3]; every agent has a colour of its own."""
-        colours = COLOURS[self.grid[index]]
-        row, column = self.cells[index].T
-        colours[row, column] = grid.agent_colours(len(self.agents))
-        return grid.picture(colours, self.cells[index])
+        return grid.portrait(COLOURS[self.grid[index]], self.cells[index])

@@ -65,7 +65,7 @@ class Tag:
         name = "tag"
         grid.check(name, num_worlds, num_agents, height, width, radius, max_turns)
         self.num_worlds, self.max_turns = num_worlds, max_turns
-        self.agents = tuple(f"agent_{i}" for i in range(num_agents))
+        self.agents = grid.names(num_agents)
         self.num_actions = len(grid.MOVES)
         self._geometry = geometry = grid.Geometry(num_worlds, height, width, radius)
         self._window = geometry.window(radius)
@@ -75,11 +75,7 @@ class Tag:
         self._kinds = np.arange(len(KINDS), dtype=np.uint8)
         self._numbers = np.arange(num_agents)
         self._steps = geometry.steps
-        self._free = geometry.where(grid.walled(height, width))  # int64 [num_worlds, cells within the walls]
-        grid.require(
-            num_agents <= self._free.shape[1],
-            f"{name}: {num_agents} agents do not fit within the walls of {height} x {width} cells.",
-        )
+        self._free = grid.places(name, geometry, num_agents)
         self._layer = geometry.layer(WALL, "uint8")
         self.grid = geometry.inner(self._layer)
         self.reset(0)
@@ -98,9 +94,7 @@ class Tag:
         count = len(self.agents)
         keys = grid.stream_keys(seed, self.num_worlds)
         self.it = (count * grid.uniforms(keys, grid.numbers(-1, count, 1))).astype(np.int64)
-        self._layer[self._free] = EMPTY
-        self._positions = grid.draw_distinct(keys, 0, self._free, count)
-        self._mark()
+        self._positions = grid.scatter(self._layer, self._free, keys, count, self._marks())
         self.turn = -1
         self.entities_turn()
         return self.observe()
@@ -117,12 +111,7 @@ class Tag:
         Raises:
             EnvError: an action does not exist.
         """
-        grid.check_actions("tag", actions, self.num_actions)
-        for agent in range(len(self.agents)):
-            self.act(agent, actions[:, agent])
-        reward = self.reward
-        self.entities_turn()
-        return self.observe(), reward
+        return grid.step(self, "tag", actions)
 
     @property
     def reward(self) -> NDArray[np.float32]:
@@ -153,17 +142,16 @@ class Tag:
 
     def place(self, cells: NDArray[np.int64], it: int) -> None:
         """Puts all agents on other cells, (row, column) int64 [num_worlds or 1, num_agents, 2], and makes one "it"."""
-        self._layer[self._positions] = EMPTY
-        self._positions = self._geometry.positions(cells)
         self.it[:] = it
-        self._mark()
+        self._positions = grid.put(self._layer, self._geometry, self._positions, cells, self._marks())
 
     def render(self, index: int = 0) -> NDArray[np.uint8]:
         """A picture of one world, rgb uint8 [16 * height, 16 * width, 3]; "it" is red, the others are blue."""
         return grid.picture(COLOURS[self.grid[index]], self.cells[index])
 
-    def _mark(self) -> None:
-        self._layer[self._positions] = np.where(self._numbers == self.it[:, None], IT, AGENT)
+    def _marks(self) -> NDArray[np.int64]:
+        """The agents' kinds, [num_worlds, num_agents]."""
+        return np.where(self._numbers == self.it[:, None], IT, AGENT)
 
     def _hand_on(self, agent: int, worlds: NDArray[np.int64]) -> None:
         """Looks around the agent in those worlds where it is "it"."""

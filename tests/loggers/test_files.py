@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 from datetime import datetime
 
 import numpy as np
@@ -112,12 +113,20 @@ def test_csv_and_jsonl_hold_the_same_numbers(run):
         assert {key: float(value) for key, value in as_text.items() if value} == as_json
 
 
-def test_log_has_time_and_role_of_every_event(run):
+def test_log_has_time_role_agent_and_process_of_every_line(run):
     sink = opened(open_text, run)
-    sink.event(Event(datetime(2025, 1, 2, 3, 4, 5, 678), "collector 1", "warning: died (SIGKILL)"))
+    noon = datetime(2025, 1, 2, 3, 4, 5, 678)
+    sink.event(Event(noon, "collector 1", "warning: died (SIGKILL)", pid=1234))
+    sink.event(Event(noon, "learner", "is started anew", "agent_2", 5678))
     log = run.run_dir / "log.txt"
-    assert log.read_text() == "2025-01-02 03:04:05 [collector 1] warning: died (SIGKILL)\n"
+    assert log.read_text() == (
+        "2025-01-02 03:04:05 [collector 1 pid 1234] warning: died (SIGKILL)\n"
+        "2025-01-02 03:04:05 [learner agent_2 pid 5678] is started anew\n"
+    )
     sink.close({"status": "stopped", "reason": "Ctrl-C", "frames": 1234, "updates": 56, "wall_s": 61.0})
     assert "stopped (Ctrl-C): 1,234 frames and 56 updates in 1:01" in log.read_text()
+    assert all(
+        re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \[.* pid \d+\] ", line) for line in log.read_text().splitlines()
+    )
     opened(open_text, run).close({"status": "finished"})
     assert log.read_text().startswith("2025-01-02")

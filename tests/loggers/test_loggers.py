@@ -52,7 +52,10 @@ def test_files_are_always_on(run, capsys):
     assert json.loads((run.run_dir / "metrics.jsonl").read_text()) == {"frames": 500, "return_mean": 21.5}
     assert (run.run_dir / "metrics.csv").read_text() == "frames,return_mean\n500,21.5\n"
     log = (run.run_dir / "log.txt").read_text()
-    assert "[evaluator] evaluation 99.0 over 20 episodes\n" in log and "finished (budget reached)" in log
+    assert (
+        f"[evaluator pid {os.getpid()}] evaluation 99.0 over 20 episodes\n" in log
+        and "finished (budget reached)" in log
+    )
     shown = capsys.readouterr().out
     assert "500/50,000 frames" in shown and "return 21.5" in shown and "[evaluator] evaluation 99.0" in shown
     assert "failed" not in log + shown

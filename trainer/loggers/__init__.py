@@ -6,6 +6,7 @@ An added logger costs one file with write, event and close, one line in LOGGERS 
 from __future__ import annotations
 
 import difflib
+import os
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime
@@ -55,10 +56,13 @@ class Loggers:
             self._guarded(name, lambda sink=sink: sink.write(row))  # type: ignore[misc]
         self._hand_out_notices()
 
-    def event(self, text: str, role: str = "main") -> None:
-        """Hand one line (a warning, an evaluation, a death) to every sink; `role` is the process it is about."""
+    def event(self, text: str, role: str = "main", agent: str = "", pid: int | None = None) -> None:
+        """Hand one line (a warning, an evaluation, a death) to every sink.
+
+        `role` and `pid` are those of the process it is about (None: this one), `agent` the one whose it is, if any.
+        """
         self._hand_out_notices()
-        self._event(text, role)
+        self._event(text, role, agent, pid)
         self._hand_out_notices()
 
     def close(self, summary: dict[str, Any]) -> None:
@@ -70,8 +74,8 @@ class Loggers:
             self._guarded(name, lambda sink=sink: sink.close(summary))  # type: ignore[misc]
             self._hand_out_notices()  # to the sinks that are still open
 
-    def _event(self, text: str, role: str) -> None:
-        event = Event(datetime.now(), role, text)
+    def _event(self, text: str, role: str, agent: str = "", pid: int | None = None) -> None:
+        event = Event(datetime.now(), role, text, agent, os.getpid() if pid is None else pid)
         for name, sink in list(self._sinks.items()):
             self._guarded(name, lambda sink=sink: sink.event(event))  # type: ignore[misc]
 

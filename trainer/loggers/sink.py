@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -29,11 +30,21 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class Event:
-    """One line for people: a warning, an evaluation, a death. `role` is the process it is about."""
+    """One line for people: a warning, an evaluation, a death.
+
+    `role` and `pid` are those of the process it is about, `agent` the one whose it is, if it is one's.
+    """
 
     time: datetime
     role: str
     text: str
+    agent: str = ""
+    pid: int = field(default_factory=os.getpid)
+
+    @property
+    def who(self) -> str:
+        """Role and agent, as "learner agent_1"."""
+        return f"{self.role} {self.agent}".strip()
 
 
 class Sink(Protocol):

@@ -36,7 +36,7 @@ class TensorboardSink:
 
     def event(self, event: Event) -> None:
         """Add the event as text at the frames of the last row."""
-        self._writer.add_text("events", f"{event.time:%H:%M:%S} [{event.role}] {event.text}", self._frames)
+        self._writer.add_text("events", f"{event.time:%H:%M:%S} [{event.who}] {event.text}", self._frames)
 
     def close(self, summary: dict[str, Any]) -> None:
         """Add the summary as text and close the writer."""

@@ -77,7 +77,7 @@ class TerminalSink:
 
     def event(self, event: Event) -> None:
         """Print one event at once, above the view."""
-        role = "" if event.role == "main" else f"[{event.role}] "
+        role = "" if event.role == "main" else f"[{event.who}] "
         self._print(f"{event.time:%H:%M:%S} {role}{event.text}")
 
     def close(self, summary: dict[str, Any]) -> None:

@@ -1,8 +1,9 @@
-"""RUN/log.txt: every event with its time and the role of the process it is about."""
+"""RUN/log.txt: every event with its time and the role, agent and process id of what it is about."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from trainer.config import LoggerConfig
@@ -22,15 +23,20 @@ class TextSink:
 
     def event(self, event: Event) -> None:
         """Append one line (more when the text has more, as a traceback has); raises OSError when the disk refuses."""
-        self._file.write(f"{event.time.isoformat(' ', timespec='seconds')} [{event.role}] {event.text}\n")
+        self._file.write(f"{_head(event)} {event.text}\n")
         self._file.flush()
 
     def close(self, summary: dict[str, Any]) -> None:
         """Append how the run ended and close the file."""
         try:
-            self._file.writelines(line + "\n" for line in closing_lines(self._run, summary))
+            head = _head(Event(datetime.now(), "main", ""))
+            self._file.writelines(f"{head} {line}\n" for line in closing_lines(self._run, summary))
         finally:
             self._file.close()
+
+
+def _head(event: Event) -> str:
+    return f"{event.time.isoformat(' ', timespec='seconds')} [{event.who} pid {event.pid}]"
 
 
 def open_text(config: LoggerConfig, run: RunInfo, notify: Callable[[str], None]) -> TextSink:

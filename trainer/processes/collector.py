@@ -35,10 +35,12 @@ from trainer.config import SEEDS_PER_RUN, Config
 from trainer.replay import worker_rows
 from trainer.resources import keep_freed_memory
 from trainer.signals import obey_parent
+from trainer.trace import Trace, all_of, open_trace
 
 WAIT_S = 2e-4  # between two looks at the control board
 SEEDS_PER_START = 10_000  # more than a run has sub-environments
 MAX_STARTS = 50  # so many fit before the seeds of evaluations; then they come again
+CLOCK = time.monotonic_ns  # of traces
 
 
 @dataclass(frozen=True)
@@ -222,6 +224,13 @@ class Rollout:
         if plan.exact:
             assert plan.snapshot is not None
             self.load_state_dict(checkpoint.load(plan.snapshot))
+        self.by_episodes = any(agent.config.schedule.episodes_per_update is not None for agent in plan.agents)
+        self.trace, self.wait = open_trace(plan.config, "collector", str(plan.worker)), self._wait
+        if isinstance(self.trace, Trace):
+            names = all_of([agent.name for agent in plan.agents])
+            self.wait = self.trace.waiting(self._wait, "wait", names)
+            self._chain, self._record = self.trace.chain("write", "inference", "env step", "write", agent=names)
+            self.step = self._traced_step  # type: ignore[method-assign]
 
     def state_dict(self) -> dict[str, Any]:
         """Where the worker stands between two rounds; ``world`` is None where the environment cannot tell."""
@@ -256,18 +265,37 @@ class Rollout:
         All agents are observed before any acts; their actions come from one forward pass where networks are alike.
         ``frames`` of each agent says how far its exploration has fallen.
         """
-        seats = self.seats
-        for seat in seats:
-            seat.write_seen()
-        chosen = self.crew.act(
-            [(seat.stacks.seen(seat.observation), seat.observation.get("action_mask")) for seat in seats]
-        )
-        actions = [
-            seat.explore(action, values, so_far)
-            for seat, (action, values), so_far in zip(seats, chosen, frames, strict=True)
-        ]
+        self._write_seen()
+        self._conclude(self.world.step(self._choose(frames)))
+
+    def _traced_step(self, frames: Sequence[int]) -> None:
+        """As :meth:`step`, and what of it took how long."""
+        start = CLOCK()
+        self._write_seen()
+        seen = CLOCK()
+        actions = self._choose(frames)
+        chosen = CLOCK()
         steps = self.world.step(actions)
-        for seat, step, present, reward in zip(seats, steps, self.world.present, self.world.raw_rewards, strict=True):
+        stepped = CLOCK()
+        self._conclude(steps)
+        self._record((self._chain, start, seen, chosen, stepped, CLOCK()))
+
+    def _write_seen(self) -> None:
+        for seat in self.seats:
+            seat.write_seen()
+
+    def _choose(self, frames: Sequence[int]) -> list[np.ndarray]:
+        chosen = self.crew.act(
+            [(seat.stacks.seen(seat.observation), seat.observation.get("action_mask")) for seat in self.seats]
+        )
+        return [
+            seat.explore(action, values, so_far)
+            for seat, (action, values), so_far in zip(self.seats, chosen, frames, strict=True)
+        ]
+
+    def _conclude(self, steps: list[Step]) -> None:
+        world = self.world
+        for seat, step, present, reward in zip(self.seats, steps, world.present, world.raw_rewards, strict=True):
             seat.conclude(step, present, reward)
         self.board.heartbeat[self.worker] = time.monotonic()
 
@@ -279,11 +307,12 @@ class Rollout:
     @torch.inference_mode()
     def run(self) -> None:
         """Asynchronous: step with the newest weights until told to stop, or paused by an agent's frame limit."""
-        board, agents = self.board, [seat.board for seat in self.seats]
+        board, agents, by_episodes = self.board, [seat.board for seat in self.seats], self.by_episodes
         while not board.stopping():
             frames = [agent.total_frames() for agent in agents]
-            if any(so_far >= agent.frame_limit[0] for so_far, agent in zip(frames, agents, strict=True)):
-                self._wait()
+            held = any(so_far >= agent.frame_limit[0] for so_far, agent in zip(frames, agents, strict=True))
+            if held or (by_episodes and any(own.total_episodes() >= own.episode_limit[0] for own in agents)):
+                self.wait()
                 continue
             self.pull()
             self.step(frames)
@@ -299,7 +328,7 @@ class Rollout:
                 self.save_snapshot(number)
                 board.snapshots_done[self.worker] = number
             else:
-                self._wait()
+                self.wait()
 
     @torch.inference_mode()
     def collect_round(self) -> None:
@@ -360,6 +389,9 @@ class StreamCollector(Collector):
         except Exception as error:
             board.write_error(plan.worker, error_text(error))
             sys.exit(1)
+        finally:
+            if self._rollout is not None:
+                self._rollout.trace.save()
         return TensorDict({}, [1])
 
 

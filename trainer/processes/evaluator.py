@@ -33,6 +33,7 @@ from trainer.checkpoint import load, write_aside
 from trainer.config import SEEDS_PER_RUN, Config
 from trainer.resources import keep_freed_memory
 from trainer.signals import obey_parent
+from trainer.trace import all_of, open_trace
 
 SEED_OFFSET = 500_000  # environments of evaluations are seeded apart from those of training
 PARTS = ("returns", "lengths", "predicted", "discounted")  # of `Episodes`
@@ -54,6 +55,7 @@ class Evaluation:
         best: whether its mean is above all before.
         by_agent: mean return of each, where there are several; the lists then hold one agent's episodes after the
             other's.
+        pid: of the process that played them.
     """
 
     frames: int
@@ -65,6 +67,7 @@ class Evaluation:
     discounted: list[float]
     best: bool = False
     by_agent: dict[str, float] = field(default_factory=dict)
+    pid: int = field(default_factory=os.getpid)
 
     @property
     def mean(self) -> float:
@@ -237,6 +240,7 @@ class Judge:
         self._best = -np.inf if np.isnan(best) else best  # nobody has evaluated it
         self._players = Players(agents)
         self._world = envs.make_world(config.env, min(config.evaluator.num_envs, config.evaluator.episodes))
+        self.agents = all_of(self._world.agents)
 
     def evaluate(self, weights: Tensor, frames: int, taken_at: float) -> Evaluation:
         """Greedy episodes with ``weights``, float32 [sum of numel]; always on the same seeds."""
@@ -284,9 +288,12 @@ def run(
     os.nice(config.evaluator.nice)
     torch.set_num_threads(1)
     try:
-        judge = Judge(config, agents, run_dir)
+        judge, trace = Judge(config, agents, run_dir), open_trace(config, "evaluator")
+        trace.follow(judge, "evaluate", "evaluate", judge.agents)
         while True:
-            pipe.send(judge.evaluate(weights, *pipe.recv()))
+            evaluation = judge.evaluate(weights, *pipe.recv())
+            trace.save()  # now, for this process is ended from without
+            pipe.send(evaluation)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the main process closed its end
     except Exception as error:

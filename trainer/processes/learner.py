@@ -28,13 +28,14 @@ from trainer.algorithms import ALGORITHMS
 from trainer.boards import VERSIONS_KEPT, ControlBoard, error_text
 from trainer.diagnostics import diagnose
 from trainer.learning import Learner, feed, flat_weights, linear
-from trainer.limiter import Limiter
+from trainer.limiter import NO_LIMIT, Limiter
 from trainer.priorities import PrioritizedStreamSampler
 from trainer.replay import Batch, StreamReplay, StreamSampler
 from trainer.replay_copy import ReplayCopy
 from trainer.resources import keep_freed_memory
 from trainer.signals import obey_parent
 from trainer.stacking import Stack
+from trainer.trace import NoTrace, Trace, all_of, open_trace
 
 IDLE_S = 2e-4  # between two looks of a learner that has nothing due
 SLACK = 8  # updates by which one agent of a stack may be ahead of another before it is updated alone
@@ -66,11 +67,12 @@ class Agent:
         self.sampler: StreamSampler | PrioritizedStreamSampler = uniform
         if config.algorithm.prioritized:
             self.sampler = prioritized(plan, uniform, self.replay)
+        self.gather = self.replay.batches
         self.learner = Learner(algorithm, config.learner, config.algorithm, device)
         assert config.schedule.tolerance_frames is not None  # a run's configuration is resolved
         self.limiter = Limiter(
             config.budget_frames, config.learner.warmup_frames, config.schedule.frames_per_update,
-            config.schedule.tolerance_frames,
+            config.schedule.tolerance_frames, config.schedule.episodes_per_update, plan.streams.num_streams,
         )  # fmt: skip
         self.publish_: Callable[[Any], None] = plan.weights.send  # or TorchRL's update_policy_weights_
         self.copy = ReplayCopy(
@@ -79,13 +81,20 @@ class Agent:
 
     def open_limit(self) -> None:
         """Let the collectors go as far as the limiter allows; a frozen agent holds nobody back."""
-        self.board.frame_limit[0] = self.config.budget_frames if self.frozen else self.limiter.frame_limit()
+        board, frames = self.board, self.board.total_frames()
+        board.frame_limit[0] = self.config.budget_frames if self.frozen else self.limiter.frame_limit()
+        board.episode_limit[0] = NO_LIMIT if self.frozen else self.limiter.episode_limit(frames)
+
+    def holds_collection_up(self, frames: int) -> bool:
+        """Whether collectors wait for this agent after ``frames`` frames, or have ended."""
+        board = self.board
+        return frames >= board.frame_limit[0] or board.total_episodes() >= board.episode_limit[0]
 
     def due(self, frames: int) -> int:
         """Updates that may be made now, at most a chunk of batches."""
         if self.frozen:
             return 0
-        return int(min(self.limiter.due(frames), self.config.learner.prefetch_batches))
+        return int(min(self.limiter.due(frames, self.board.total_episodes()), self.config.learner.prefetch_batches))
 
     def work(self) -> bool:
         """One chunk of due updates; whether there was any."""
@@ -99,7 +108,7 @@ class Agent:
 
     def learn(self, counts: Sequence[int]) -> None:
         """``counts[0]`` updates on batches that are gathered at once."""
-        for batch in feed(self.replay, self.learner.device, counts[0]):
+        for batch in feed(self.gather, self.learner.device, counts[0]):
             self.updated(batch, self.learner.update(batch))
 
     def updated(self, batch: Batch, priority: Tensor) -> None:
@@ -151,7 +160,7 @@ class Agent:
         self.learner.load_state_dict(state["learner"])
         self.limiter.load_state_dict(state["limiter"])
         if self.board.lost_at[0]:
-            self.limiter.begin_again(int(self.board.lost_at[0]))
+            self.limiter.begin_again(int(self.board.lost_at[0]), int(self.board.episodes_before[0]))
         self.board.updates[0] = self.limiter.updates
         if with_sampler:
             self.sampler.load_state_dict(state["sampler"])
@@ -172,7 +181,7 @@ class Agent:
             OSError: the disk refuses.
         """
         state = {**self.state_dict(), "frames": frames, "seed": self.plan.seed, **more}
-        state["frames_of_workers"] = self.board.frames.tolist()
+        state["frames_of_workers"], state["episodes_done"] = self.board.frames.tolist(), self.board.total_episodes()
         state["replay"] = self.copy.save() if self.config.checkpoint.replay else None
         return checkpoint.save(self.plan.folder, state, frames, self.config.checkpoint.keep_last)
 
@@ -195,9 +204,9 @@ class StackedAgents:
         common = min((own for own, agent in zip(due, self.agents, strict=True) if not agent.frozen), default=0)
         if common:
             counts = [min(own, common) for own in due]
-        else:  # agents that live longer have more frames; at the end everything that is owed is made
-            over = any(so_far >= agent.config.budget_frames for agent, so_far in zip(self.agents, frames, strict=True))
-            counts = [own if own > (0 if over else SLACK) else 0 for own in due]
+        else:  # agents that live longer have more frames; once they hold collection up, or ended it, all is made
+            held = any(agent.holds_collection_up(n) for agent, n in zip(self.agents, frames, strict=True))
+            counts = [own if own > (0 if held else SLACK) else 0 for own in due]
         if not any(counts):
             return False
         for agent, so_far in zip(self.agents, frames, strict=True):
@@ -210,7 +219,7 @@ class StackedAgents:
     def learn(self, counts: Sequence[int]) -> None:
         """``counts[a]`` updates of agent a, on batches that each gathers by itself."""
         fed = [
-            feed(agent.replay, agent.learner.device, count) if count else iter(())
+            feed(agent.gather, agent.learner.device, count) if count else iter(())
             for agent, count in zip(self.agents, counts, strict=True)
         ]
         for _ in range(max(counts)):
@@ -218,6 +227,20 @@ class StackedAgents:
             for agent, batch, priority in zip(self.agents, batches, self.stack.update(batches), strict=True):
                 if batch is not None:
                     agent.updated(batch, priority)
+
+
+def follow(trace: Trace | NoTrace, worker: Agent | StackedAgents) -> None:
+    """Let a trace show what a worker does; one that shows nothing changes nothing."""
+    agents = worker.agents if isinstance(worker, StackedAgents) else [worker]
+    for agent in agents:
+        trace.follow(agent, "gather", "sample", agent.name)
+        trace.follow(agent, "publish", "publish", agent.name)
+        trace.follow(agent, "figures", "log", agent.name)
+        trace.follow(agent, "save", "checkpoint", agent.name)
+    if isinstance(worker, StackedAgents):
+        trace.follow(worker.stack, "update", "update", all_of([agent.name for agent in agents]))
+    else:
+        trace.follow(worker.learner, "update", "update", worker.name)
 
 
 def prioritized(plan: AgentPlan, uniform: StreamSampler, replay: StreamReplay) -> PrioritizedStreamSampler:
@@ -249,9 +272,12 @@ def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -
     obey_parent()
     keep_freed_memory()
     torch.set_num_threads(plan.config.learner.num_threads)
+    trace = open_trace(plan.config, "learner", plan.name)
     try:
         agent = Agent(plan, torch.device(device))
         agent.learner.prepare(agent.replay.example())
+        follow(trace, agent)
+        sleep = trace.waiting(time.sleep, "idle", plan.name)
         found = checkpoint.newest(plan.folder)
         if found is not None:
             agent.load_state_dict(found, with_sampler=False)
@@ -267,7 +293,7 @@ def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -
                 pipe.recv()
                 pipe.send(("saved", str(agent.save(plan.board.total_frames()))))
             if not agent.work():
-                time.sleep(IDLE_S)
+                sleep(IDLE_S)
                 plan.board.learner_waited_s[0] += IDLE_S
         agent.save(plan.board.total_frames())
     except (BrokenPipeError, ConnectionResetError, EOFError):
@@ -275,3 +301,5 @@ def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -
     except Exception as error:
         pipe.send(("error", error_text(error)))
         raise SystemExit(1) from error
+    finally:
+        trace.save()
