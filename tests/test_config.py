@@ -24,6 +24,7 @@ from trainer.config import (
     to_dict,
     to_yaml,
 )
+from trainer.run_folder import versions
 from trainer.validation import _RANGES, validate
 
 FILES = [(group, option) for group in GROUPS for option in group_options(group)]
@@ -357,6 +358,7 @@ def test_cores_are_those_of_slurm_or_of_the_affinity_mask(monkeypatch: pytest.Mo
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "12")
     assert available_cores() == 12
     assert resolve(Config()).collector.num_workers == 10
+    assert versions(seed=0)["cores"] == 12
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "many")
     with pytest.raises(ConfigError, match="SLURM_CPUS_PER_TASK=many"):
         available_cores()

@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TextIO
 
-from trainer.config import Config, ConfigError, to_yaml
+from trainer.config import Config, ConfigError, available_cores, to_yaml
 
 PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "hydra-core", "wandb", "ale-py", "box2d", "envpool")
 PARTIAL = ".partial"  # ending of a file that is being written
@@ -124,7 +124,7 @@ def versions(seed: int) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": available_cores(),
         "packages": found,
         "git_commit": _git("rev-parse", "HEAD"),
         "git_dirty": bool(_git("status", "--porcelain")),

@@ -1,0 +1,265 @@
+# shellcheck shell=bash disable=SC2034
+# What six_gpu.sh, array.sh, sweep.sh and agent.sh share. Sourced in the repository's root.
+#
+# A job is one or several agents, each with a rank: the number of the task (six_gpu.sh) or of the array's element
+# (array.sh). Everything that must not be shared is named after the rank, so that a restart finds it again.
+
+# Restarts in a row that found no newer checkpoint; after them the job ends instead of going round for ever.
+MAX_IDLE_RESTARTS=${MAX_IDLE_RESTARTS:-3}
+# Where bytes of one node lie while a job runs: replays and temporary files. SLURM sets no TMPDIR that can be relied on.
+SCRATCH_ROOT=${SCRATCH_ROOT:-${SLURM_TMPDIR:-/tmp}}
+
+fail() {
+  echo "error: $*" >&2
+  exit 2
+}
+
+say() { echo "$(date '+%F %T') $*"; }
+
+# What differs between sites (modules, PYTHON, proxies) stands in a file that is no part of the repository.
+# shellcheck source=/dev/null
+if [[ -f slurm/site.sh ]]; then source slurm/site.sh; fi
+PYTHON=${PYTHON:-.venv/bin/python}
+
+# read_arguments ARGUMENT...: sets DRY_RUN, ARGUMENTS (all others), SBATCH_OPTIONS, OVERRIDES (what every agent gets as
+# it is), SEED, RUN_DIR and, of a sweep, GRID (its file). The keys named below are taken out, for each agent gets its own.
+read_arguments() {
+  local argument
+  DRY_RUN='' ARGUMENTS=() SBATCH_OPTIONS=() OVERRIDES=() SEED=0 RUN_DIR='' GRID=''
+  for argument; do
+    if [[ $argument == --dry-run ]]; then DRY_RUN=1; else ARGUMENTS+=("$argument"); fi
+  done
+  for argument in "${ARGUMENTS[@]}"; do
+    case $argument in
+      --grid=*) GRID=${argument#*=} ;;
+      -*) SBATCH_OPTIONS+=("$argument") ;;
+      seed=*) SEED=${argument#*=} ;;
+      run_dir=*) RUN_DIR=${argument#*=} ;;
+      replay.scratch_dir=*) SCRATCH_ROOT=${argument#*=} ;;
+      resume=*) fail "$argument cannot be: an agent resumes by itself what its run_dir holds, so name that" ;;
+      learner.device=cuda:[!0]*)
+        fail "$argument cannot be: SLURM gives each agent one GPU, which is cuda:0 to it, so leave learner.device out" ;;
+      *) OVERRIDES+=("$argument") ;;
+    esac
+  done
+  [[ $RUN_DIR != *,* ]] || fail "run_dir=$RUN_DIR names several folders: name one, in which each agent gets its own"
+  command -v "$PYTHON" >/dev/null || fail "there is no $PYTHON: run make test, or set PYTHON to what runs the trainer"
+}
+
+# For scripts that sbatch takes no options through.
+refuse_options() {
+  ((${#SBATCH_OPTIONS[@]} == 0)) || fail "${SBATCH_OPTIONS[0]} is no option: options of sbatch stand before the script"
+}
+
+# refuse_sweep: where every agent gets the same overrides. Only for a dry run, since it takes a second.
+refuse_sweep() {
+  local found
+  found=$(combinations "${OVERRIDES[@]}") || exit 2
+  [[ $found != *$'\n'* ]] || fail "these are several combinations of values: use slurm/sweep.sh, which runs each of them"
+}
+
+refuse_several_seeds() {
+  [[ $SEED =~ ^[0-9]{1,9}$ ]] || fail "seed=$SEED is no whole number: agent N gets seed + N; for others use slurm/sweep.sh"
+}
+
+# combinations OVERRIDE...: one line for each combination of the values, its overrides separated by tabs. What the
+# trainer would refuse on the node is refused here.
+combinations() {
+  "$PYTHON" -c '
+import sys
+from trainer.compose import jobs, load
+from trainer.config import ConfigError
+try:
+    for arguments in jobs(sys.argv[1:]):
+        load(arguments)
+        print("\t".join(arguments))
+except ConfigError as error:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
+' "$@"
+}
+
+# agent_command RANK: sets COMMAND.
+agent_command() {
+  local rank=$1 overrides=("${OVERRIDES[@]}") line
+  if [[ $GRID ]]; then
+    line=$(sed -n "$((rank + 1))p" "$GRID")
+    [[ $line ]] || fail "$GRID has no line $((rank + 1)): submit by slurm/sweep.sh, which counts them"
+    IFS=$'\t' read -ra overrides <<<"$line"
+  else
+    overrides+=("seed=$((SEED + rank))")
+  fi
+  # One group in W&B for what was submitted together, unless the user names one.
+  [[ " ${overrides[*]}" == *" logger.wandb_group="* ]] || overrides+=("logger.wandb_group=$(basename "$RUN_DIR")")
+  COMMAND=("$PYTHON" -m trainer.run "${overrides[@]}" "run_dir=$RUN_DIR/agent_$rank"
+    "replay.scratch_dir=$SCRATCH/agent_$rank" resume=auto)
+}
+
+# --- dry run ---------------------------------------------------------------------------------------------------------
+
+# show SCRIPT RANK...: what would be submitted: SUBMISSION, the script's own options, and the command of each agent.
+show() {
+  local rank
+  echo "${SUBMISSION[*]}"
+  sed -n 's/^#SBATCH/ /p' "$1"
+  shift
+  for rank; do
+    agent_command "$rank"
+    printf 'agent %s:' "$rank"
+    printf ' %s' "${COMMAND[@]}"
+    printf '\n'
+  done
+}
+
+# --- within a job ----------------------------------------------------------------------------------------------------
+
+# name_job: sets JOB, as scontrol takes it. In the last element of an array SLURM_JOB_ID is the array's own id, by which
+# a requeue would mean all elements.
+name_job() {
+  JOB=$SLURM_JOB_ID
+  if [[ ${SLURM_ARRAY_JOB_ID:-} ]]; then JOB=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID; fi
+}
+
+# scratch_folder JOB: sets SCRATCH.
+scratch_folder() { SCRATCH=$SCRATCH_ROOT/trainer_$(id -un)/$1; }
+
+# make_scratch: the job's own folder, beside which a file is locked while the job lives; folders of jobs that were killed
+# on this node are swept. Sockets have paths of 107 bytes at most, 50 of which are needed below the folder.
+make_scratch() {
+  local all=${SCRATCH%/*} old guard
+  ((${#SCRATCH} <= 57)) || fail "the scratch folder $SCRATCH has too long a name: set replay.scratch_dir to a shorter one"
+  if ! { mkdir -p "$SCRATCH_ROOT" && (umask 077 && mkdir -p "$all") && [[ -O $all && -w $all ]]; }; then
+    fail "the scratch folder $all cannot be used: set replay.scratch_dir to a folder that you may write on the node"
+  fi
+  exec {guard}>>"$all/lock"
+  flock "$guard"
+  for old in "$all"/*/; do
+    old=${old%/}
+    if [[ -d $old ]] && (flock --nonblock 9) 9>>"$old.lock"; then
+      say "removing $old of a job that was killed"
+      rm -rf "$old" "$old.lock"
+    fi
+  done
+  mkdir "$SCRATCH" || fail "the scratch folder $SCRATCH is in use: is job $JOB running twice on this node?"
+  trap remove_scratch EXIT
+  exec {SCRATCH_LOCK}>>"$SCRATCH.lock"
+  flock "$SCRATCH_LOCK"
+  exec {guard}>&-
+}
+
+# The lock goes first: what is left by a kill in between is swept like any other. No signal ends the removal.
+remove_scratch() {
+  trap '' TERM USR1
+  rm -f "$SCRATCH.lock"
+  rm -rf "$SCRATCH"
+}
+
+# newest_frames RANK...: sets FRAMES, the frames of the agents' newest checkpoints together.
+newest_frames() {
+  local rank newest
+  FRAMES=0
+  for rank; do
+    newest=$(find "$RUN_DIR/agent_$rank/checkpoints" -name 'frames_*.pt' 2>/dev/null | sort | tail -n 1)
+    if [[ $newest =~ frames_([0-9]{12})\.pt$ ]]; then FRAMES=$((FRAMES + 10#${BASH_REMATCH[1]})); fi
+  done
+}
+
+# count_idle_restarts FILE: with FRAMES, sets IDLE, the restarts in a row that found nothing newer, and writes both down.
+count_idle_restarts() {
+  local before=0
+  IDLE=0
+  if [[ ${SLURM_RESTART_COUNT:-0} != 0 && -s $1 ]]; then
+    read -r before IDLE <"$1"
+    if ((FRAMES > before)); then IDLE=0; else IDLE=$((IDLE + 1)); fi
+  fi
+  echo "$FRAMES $IDLE" >"$1"
+}
+
+# persistently COMMAND...: for what asks SLURM's controller, which does not answer every time while it is busy.
+persistently() {
+  local attempt
+  for attempt in 1 2 3 4; do
+    if "$@"; then return; fi
+    if ((attempt < 4)); then sleep 2; fi
+  done
+  return 1
+}
+
+# job_field NAME: what SLURM says of the job.
+job_field() { scontrol -o show job "$JOB" | grep -oP "(?<= $1=)\S*"; }
+
+# Signals are counted, for `wait` also ends when one is handled. SLURM sends USR1 to this shell alone (--signal=B:), so
+# it is handed on, once. TERM it sends to the tasks by itself, and twice would be once too often.
+on_signal() {
+  SIGNALS=$((SIGNALS + 1))
+  [[ " $RECEIVED " == *" $1 "* ]] && return
+  RECEIVED+=" $1"
+  say "got $1"
+  if [[ $1 == USR1 ]]; then
+    if [[ $STEP ]]; then kill -USR1 "$STEP"; fi
+    LIMIT=$(date -d "$(job_field EndTime)" +%s 2>/dev/null) || LIMIT='' # a job may have none
+  fi
+}
+
+# run_agents LOG RANK...: the whole of a job. Ends the script with the highest exit code of the agents.
+run_agents() {
+  local log=$1 seen code first=$2 restarts
+  shift
+  name_job
+  RUN_DIR=${RUN_DIR:-runs/slurm_${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}
+  mkdir -p "$RUN_DIR" || fail "$RUN_DIR cannot be made: set run_dir to a folder that you may write"
+  SIGNALS=0 RECEIVED='' STEP='' LIMIT=''
+  trap 'on_signal USR1' USR1
+  trap 'on_signal TERM' TERM
+  scratch_folder "$JOB"
+  make_scratch
+
+  restarts=$RUN_DIR/restarts_$first
+  newest_frames "$@"
+  count_idle_restarts "$restarts"
+  say "job $JOB, restart ${SLURM_RESTART_COUNT:-0}, on $(hostname -s): agents $* in $RUN_DIR from $FRAMES frames in all"
+  if ((IDLE > MAX_IDLE_RESTARTS)); then
+    say "error: $IDLE restarts in a row found no newer checkpoint: see $RUN_DIR/agent_*.log, then submit it again"
+    exit 1
+  fi
+
+  export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK # srun does not take it over by itself since SLURM 22.05
+  export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+  export PYTHON GRID SEED RUN_DIR SCRATCH
+  # One agent that fails leaves the others alone, however much longer they take.
+  srun --kill-on-bad-exit=0 --wait=0 --cpu-bind=cores --open-mode=append --output="$RUN_DIR/$log" \
+    bash slurm/agent.sh "${OVERRIDES[@]}" &
+  STEP=$!
+  # A signal may have come before there was a step.
+  if [[ $RECEIVED == *USR1* ]]; then kill -USR1 "$STEP"; fi
+  while :; do
+    seen=$SIGNALS
+    wait "$STEP"
+    code=$?
+    if [[ $seen == "$SIGNALS" ]]; then break; fi
+  done
+  say "the agents have ended with exit code $code${RECEIVED:+ after}$RECEIVED"
+  requeue "$code" "$@"
+  exit "$code"
+}
+
+# requeue CODE RANK...: where the job was told to make room and has more to do.
+requeue() {
+  local code=$1 frames=$FRAMES state
+  shift
+  # 143 without TERM to this shell: a pre-emption that tells the tasks alone, and may wait before it tells the script.
+  if [[ $code == 0 ]] || [[ $RECEIVED != *USR1* && $code != 143 ]]; then return; fi
+  # A job that SLURM is ending already was cancelled, or SLURM requeues it by itself, or its time was up too early.
+  state=$(persistently job_field JobState) || say "error: SLURM does not say how job $JOB stands"
+  if [[ $state != RUNNING ]] && ! { [[ $LIMIT ]] && (($(date +%s) >= LIMIT)); }; then return; fi
+  newest_frames "$@"
+  if ((FRAMES <= frames && IDLE >= MAX_IDLE_RESTARTS)); then
+    say "error: not requeued, for $IDLE restarts in a row found no newer checkpoint: see $RUN_DIR/agent_*.log"
+    exit 1
+  fi
+  if persistently scontrol requeue "$JOB"; then
+    say "requeued at $FRAMES frames in all"
+  else
+    say "error: SLURM refuses to requeue job $JOB: submit it again with run_dir=$RUN_DIR, and it goes on from there"
+  fi
+}
