@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # torch is imported where it is needed: a run's seconds are m
     from trainer.replay import Batch
 
 PUBLIC, SPEED_BAR = 650.0, 15.0
-SLEEPERS, SLEEP_S = 8, 0.01  # agents whose updates sleep, and for how long
+SLEEPERS, SLEEP_S = 8, 0.02  # agents whose updates sleep, for as long as an IQN update of cleanup takes
 # The public program's learner: width 250, 64 cosines, 12 quantiles, a noisy dueling head, double, 5 frames stacked.
 IQN = [
     "preset=treasurehunt", "algorithm=iqn", "algorithm.num_fractions=12", "algorithm.hidden_sizes=[250,250]",
