@@ -19,7 +19,7 @@ LAYERS = [
     {"collectors", "evaluators"},
     {"learners"},
     {"processes"},
-    {"diagnostics", "stacking"},
+    {"diagnostics", "stacking", "shared"},
     {"agents", "priorities", "learning", "replay_copy"},
     {"algorithms", "acting", "replay", "recording", "checkpoint", "selfplay", "telemetry", "trace"},
     {"networks", "metrics", "loggers", "boards", "limiter", "plot", "resources", "run_folder", "compose", "timeline"}

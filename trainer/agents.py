@@ -88,6 +88,39 @@ def plan_agents(config: Config, world: Sequence[tuple[str, EnvSpec]], run_dir: P
     return plans
 
 
+def plan_local_agents(
+    config: Config, world: Sequence[tuple[str, EnvSpec]], run_dir: Path, scratch: Path
+) -> list[AgentPlan]:
+    """A plan for each local agent of the schedule ``shared_gradient``: the same agent, with a replay of its own.
+
+    Raises:
+        ConfigError: the world has several agents.
+    """
+    if len(world) > 1:
+        raise ConfigError(
+            f"schedule=shared_gradient trains one agent, and {config.env.id} has {len(world)}: use schedule=async"
+        )
+    (_, spec), streams, plans = world[0], streams_of(config), []
+    for number in range(config.schedule.num_agents):
+        name = f"local_{number}"
+        (scratch / name).mkdir(parents=True, exist_ok=True)
+        plans.append(
+            AgentPlan(
+                name=name,
+                number=number,
+                config=config,
+                spec=spec,
+                streams=streams,
+                board=AgentBoard(streams.num_workers, streams.num_streams),
+                weights=WeightsBoard(numel(config, spec)),
+                storage=open_storage(spec, streams, scratch / name, wants_values(config)),
+                folder=run_dir / "agents" / name / "checkpoints",
+                seed=config.seed + number * AGENT_SEEDS,
+            )
+        )
+    return plans
+
+
 def own_config(config: Config, name: str) -> Config:
     """The run's configuration with the values of ``agents.overrides.<name>``, as ``learner.learning_rate``.
 

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from trainer.agents import AgentPlan
 from trainer.boards import ControlBoard, split_error
 from trainer.config import Config, first_line
-from trainer.errors import RunFailed, exit_words
+from trainer.errors import RunFailed, exit_words, failures_within
 from trainer.learners import SHUTDOWN_S
 from trainer.loggers import Loggers
 from trainer.processes.collector import CollectorPlan, first_seed
@@ -142,12 +143,9 @@ class CollectorWorkers:
         return _Start(make)
 
     def _replace(self, worker: int, why: str, traceback: str) -> None:
-        now, failures = time.monotonic(), self._failures[worker]
-        failures.append(now)
-        while failures[0] < now - self.config.faults.period_seconds:
-            failures.popleft()
-        if len(failures) > self.config.faults.max_failures:
-            raise self._failure(worker, why, traceback, count=len(failures))
+        count = failures_within(self._failures[worker], self.config.faults.period_seconds)
+        if count > self.config.faults.max_failures:
+            raise self._failure(worker, why, traceback, count)
         self.restarts += 1
         role, pid = f"collector {worker}", int(self.board.pid[worker])
         if traceback:
@@ -158,12 +156,7 @@ class CollectorWorkers:
         if collector is not self.first:  # nothing is left in it
             collector.shutdown(timeout=SHUTDOWN_S, raise_on_error=False)
             self._collectors.remove(collector)
-        for agent in self.plans[worker].agents:
-            own = agent.streams.streams_of(worker)
-            cursor = agent.board.cursor[own]
-            cursor[:] = cursor.max()  # it may have died between two of them, when all rows were written
-            columns = {name: column.numpy() for name, column in agent.storage._storage.items()}
-            close_episodes(columns, agent.streams, np.arange(own.start, own.stop), cursor.copy())
+        close_streams(self.plans[worker].agents, worker)
         plan = self.plans[worker]
         self.plans[worker] = dataclasses.replace(plan, start=plan.start + 1, exact=False)
         self._starting[worker] = self._begin([worker])
@@ -204,6 +197,16 @@ class CollectorWorkers:
         for process in getattr(collector, "procs", ())[index : index + 1]:
             os.kill(process.pid, signal.SIGKILL)
             process.join()
+
+
+def close_streams(agents: Sequence[AgentPlan], worker: int) -> None:
+    """End the open episodes of a worker that is gone, for the one that takes its place."""
+    for agent in agents:
+        own = agent.streams.streams_of(worker)
+        cursor = agent.board.cursor[own]
+        cursor[:] = cursor.max()  # it may have died between two of them, when all rows were written
+        columns = {name: column.numpy() for name, column in agent.storage._storage.items()}
+        close_episodes(columns, agent.streams, np.arange(own.start, own.stop), cursor.copy())
 
 
 class _Start:

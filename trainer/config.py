@@ -128,7 +128,7 @@ class LearnerConfig:
 class ScheduleConfig:
     """How collection and learning take turns."""
 
-    name: str = one_of("async", "sync", "sequential")
+    name: str = one_of("async", "sync", "sequential", "shared_gradient")
     frames_per_update: float | None = 10.0  # inverse replay ratio; None: no limit on either side (async only)
     episodes_per_update: float | None = None  # in its place: finished episodes for each update, in all environments
     tolerance_frames: int | None = (
@@ -136,6 +136,8 @@ class ScheduleConfig:
     )
     frames_per_round: int | None = None  # sync, sequential: frames between two phases of learning; None: about 1,024
     episodes_per_round: int | None = None  # sync, sequential: instead, this many episodes a worker
+    num_agents: int = 2  # shared_gradient: local agents, each a process that acts, learns and applies its gradients
+    application: str = one_of("locked", "hogwild")  # shared_gradient: one at a time, or whenever and losing some
     updates_per_round: int | None = None  # sync, sequential: None follows frames_per_update
 
 
@@ -281,12 +283,16 @@ def resolve(config: Config, cores: int | None = None) -> Config:
     Of ``cores`` (None: `available_cores`), two are left to the learner and the evaluator.
     """
     collector, schedule = config.collector, config.schedule
+    if schedule.name == "shared_gradient":
+        collector = replace(collector, num_workers=1)  # of each local agent
     if collector.num_workers is None:
         workers = max(1, (available_cores() if cores is None else cores) - 2)
         collector = replace(collector, num_workers=workers)
     step = max(1, cast(int, collector.num_workers) * collector.envs_per_worker)  # frames of one step of all workers
     if schedule.tolerance_frames is None:
         schedule = replace(schedule, tolerance_frames=max(512, 2 * step))
+    if schedule.frames_per_round is None and schedule.name == "shared_gradient":
+        schedule = replace(schedule, frames_per_round=step)
     if schedule.frames_per_round is None:
         schedule = replace(schedule, frames_per_round=max(1, round(1_024 / step)) * step)
     return replace(config, collector=collector, schedule=schedule)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import time
+from collections import deque
 
 
 class RunFailed(RuntimeError):
@@ -23,3 +25,12 @@ class RunFailed(RuntimeError):
 def exit_words(exitcode: int) -> str:
     """What ended a process, for a sentence."""
     return f"signal {signal.Signals(-exitcode).name}" if exitcode < 0 else f"exit code {exitcode}"
+
+
+def failures_within(times: deque[float], period_s: float) -> int:
+    """Count a failure of now, and how many there were within the last ``period_s`` seconds; forgets older ones."""
+    now = time.monotonic()
+    times.append(now)
+    while times[0] < now - period_s:
+        times.popleft()
+    return len(times)

@@ -16,7 +16,7 @@ from torch import Tensor
 from envs import EnvSpec
 from trainer.boards import split_error
 from trainer.config import Config
-from trainer.errors import RunFailed, exit_words
+from trainer.errors import RunFailed, exit_words, failures_within
 from trainer.loggers import Loggers
 from trainer.processes.evaluator import Evaluation, Judge
 from trainer.trace import open_trace
@@ -108,7 +108,7 @@ class RemoteEvaluator:
 
     def _fail(self, error: str) -> None:
         self._process.join(EXIT_CODE_S)  # its exit code comes a little later than the end of its pipe
-        code, now, faults = self._process.exitcode, time.monotonic(), self._config.faults
+        code, faults = self._process.exitcode, self._config.faults
         traceback, cause = split_error(error)
         what = f"{min(self._config.evaluator.num_envs, self._config.evaluator.episodes)} x {self._config.env.id}"
         text = (
@@ -116,10 +116,7 @@ class RemoteEvaluator:
             f"{cause or ('it closed its pipe' if code is None else f'it was ended by {exit_words(code)}')}"
         )
         self.close()
-        self._failures.append(now)
-        while self._failures[0] < now - faults.period_seconds:
-            self._failures.popleft()
-        if len(self._failures) > faults.max_failures:
+        if failures_within(self._failures, faults.period_seconds) > faults.max_failures:
             raise RunFailed(text, "evaluator", traceback, self._process.pid)
         self.restarts += 1
         if traceback:

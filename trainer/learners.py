@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -10,7 +11,7 @@ from multiprocessing.process import BaseProcess
 
 from trainer.agents import AgentPlan
 from trainer.boards import split_error
-from trainer.errors import exit_words
+from trainer.errors import RunFailed, exit_words, failures_within
 from trainer.limiter import NO_LIMIT, Limiter
 from trainer.loggers import Loggers
 
@@ -26,14 +27,24 @@ class LearnerProcess:
         start: starts the process with its end of a pipe; the only place that starts processes gives it.
         loggers: are told when it is started anew.
         hang_s: without a sign of life it is taken for hung.
+        what: it is called, before its agent's name.
+        source: what it goes on from when it is started anew.
     """
 
     def __init__(
-        self, plan: AgentPlan, start: Callable[[Connection], BaseProcess], loggers: Loggers, hang_s: float
+        self,
+        plan: AgentPlan,
+        start: Callable[[Connection], BaseProcess],
+        loggers: Loggers,
+        hang_s: float,
+        what: str = "learner of",
+        source: str = " from its agent's last checkpoint",
     ) -> None:
         self.plan, self._start, self._loggers, self._hang_s = plan, start, loggers, hang_s
+        self._what, self._source = what, source
         self.figures: dict[str, float] = {}
-        self.restarts = 0
+        self.restarts = self.saves = 0
+        self._failures: deque[float] = deque()
         self._process: BaseProcess | None = None
         schedule = plan.config.schedule
         self.limiter = Limiter(
@@ -60,7 +71,11 @@ class LearnerProcess:
         return self.limiter.settled(self.plan.board.total_frames(), self.plan.board.total_episodes())
 
     def check(self) -> None:
-        """Take its reports; if it died or hangs, say so, let collection go on without it, and start it anew."""
+        """Take its reports; if it died or hangs, say so, let collection go on without it, and start it anew.
+
+        Raises:
+            RunFailed: that happened more often than ``faults.max_failures`` allows.
+        """
         assert self._process is not None
         error = self._read()
         silent = time.monotonic() - self.plan.board.learner_heartbeat[0]
@@ -73,14 +88,19 @@ class LearnerProcess:
             traceback, cause = split_error(error)
             why = f"died: {cause or f'it was ended by {exit_words(self._process.exitcode)}'}"
             if traceback:
-                self._event(f"traceback of the learner of {self.plan.name}:\n{traceback}")
+                self._event(f"traceback of the {self._what} {self.plan.name}:\n{traceback}")
         self.plan.board.frame_limit[0] = self.plan.config.budget_frames  # nobody waits for it
         self.plan.board.episode_limit[0] = NO_LIMIT
+        text = f"the {self._what} {self.plan.name} (pid {self._process.pid}) {why}"
+        faults = self.plan.config.faults
+        if (count := failures_within(self._failures, faults.period_seconds)) > faults.max_failures:
+            raise RunFailed(
+                f"{text} ({count} failures within {faults.period_seconds:.0f} s, more than faults.max_failures="
+                f"{faults.max_failures})",
+                role="learner",
+            )
         self.restarts += 1
-        self._event(
-            f"the learner of {self.plan.name} (pid {self._process.pid}) {why}; it is started anew from its agent's "
-            "last checkpoint"
-        )
+        self._event(f"{text}; it is started anew{self._source}")
         self.start()
 
     def _event(self, text: str) -> None:
@@ -93,16 +113,25 @@ class LearnerProcess:
                 kind, value = self._pipe.recv()
                 if kind == "row":
                     self.figures = value
+                elif kind == "saved":
+                    self.saves += 1
                 elif kind == "error":
                     return str(value)
         except (EOFError, OSError):
             pass
         return ""
 
-    def save(self) -> None:
-        """Ask for a checkpoint; it is written while everything goes on."""
+    def save(self, frames: int) -> None:
+        """Ask for a checkpoint after ``frames`` frames of the run."""
+        self._send(("save", frames))
+
+    def go_on(self) -> None:
+        """Let a local agent go on, which waits once it has saved."""
+        self._send(("go", 0))
+
+    def _send(self, order: tuple[str, int]) -> None:
         try:
-            self._pipe.send("save")
+            self._pipe.send(order)
         except OSError:  # it is dead, which check() finds
             return
 

@@ -70,7 +70,7 @@ class Learner:
             }
         self.learning_rate = config.learning_rate
         self.rate = torch.tensor(config.learning_rate, device=device)
-        self._bad = torch.zeros((), device=device)
+        self.bad = torch.zeros((), device=device)  # 1 once a loss or a gradient was not finite
         self._sums = torch.zeros(MAX_FIGURES, device=device)
         self._parameters = parameters
         self._look()
@@ -80,6 +80,7 @@ class Learner:
         self._summed = 0
         self.last_batch: Batch | None = None  # valid until the replay gathers again
         self.updates = 0
+        self.optimize: Callable[[list[Tensor]], None] = self._adam  # or the step of an optimiser that is shared
 
     def _look(self) -> None:
         """Find every tensor that an update works on."""
@@ -88,7 +89,7 @@ class Learner:
         self.delayed = [self.groups[name].get(key) for name, key in self.target_keys]
         moments = [self.optimizer.state[p] for p in self._parameters]
         self._first, self._second, self.steps = ([m[k] for m in moments] for k in ("exp_avg", "exp_avg_sq", "step"))
-        self.inputs = [*self.trained, *self.delayed, self._bad, self._sums]  # of the gradient function, before a batch
+        self.inputs = [*self.trained, *self.delayed, self.bad, self._sums]  # of the gradient function, before a batch
 
     def move_into(
         self, trained: Sequence[Tensor], delayed: Sequence[Tensor], first: Sequence[Tensor], second: Sequence[Tensor],
@@ -104,7 +105,7 @@ class Learner:
                 getattr(loss, name).get(key).data = place
         for moments, exp_avg, exp_avg_sq in zip(self.optimizer.state.values(), first, second, strict=True):
             moments["exp_avg"], moments["exp_avg_sq"] = exp_avg, exp_avg_sq
-        self._bad, self._sums = bad, sums
+        self.bad, self._sums = bad, sums
         self._look()
 
     @property
@@ -136,19 +137,21 @@ class Learner:
     def apply(self, gradients: list[Tensor]) -> None:
         """One optimiser step with clipped gradients, strided as the parameters, and the target's update when due."""
         with torch.no_grad():
-            self.steps[0].add_(1)
-            # found_inf: once a loss is not finite no later update is applied either, the weights stay the last good
-            # ones.
-            torch._fused_adam_(
-                self.trained, gradients, self._first, self._second, [], self.steps, lr=self.rate, beta1=BETAS[0],
-                beta2=BETAS[1], weight_decay=0.0, eps=self.config.adam_eps, amsgrad=False, maximize=False,
-                found_inf=self._bad,
-            )  # fmt: skip
+            self.optimize(gradients)
             self.count()
             if self.tau is not None:
                 torch._foreach_lerp_(self.delayed, self.trained, self.tau)
             elif self.updates % self.target_every == 0:
                 torch._foreach_copy_(self.delayed, self.trained)
+
+    def _adam(self, gradients: list[Tensor]) -> None:
+        self.steps[0].add_(1)
+        # found_inf: once a loss is not finite no later update is applied either, the weights stay the last good ones.
+        torch._fused_adam_(
+            self.trained, gradients, self._first, self._second, [], self.steps, lr=self.rate, beta1=BETAS[0],
+            beta2=BETAS[1], weight_decay=0.0, eps=self.config.adam_eps, amsgrad=False, maximize=False,
+            found_inf=self.bad,
+        )  # fmt: skip
 
     def count(self) -> None:
         """One update more."""
@@ -179,7 +182,7 @@ class Learner:
 
     def check(self) -> None:
         """Raise :class:`NotFinite` if an update since the start was refused; waits for the device."""
-        if self._bad.item():
+        if self.bad.item():
             raise NotFinite(
                 "the loss or its gradient became NaN or infinite within the last updates before update "
                 f"{self.updates}; lower learner.learning_rate, set learner.max_grad_norm, or look for NaN in the "

@@ -38,6 +38,13 @@ def restore(system: System) -> None:
             "stopped within a round, its workers are others now, or its environment cannot tell its state"
         )
     kept = run.get("run", {})
+    for plan, telemetry in zip(system.plans, system.telemetry, strict=True):
+        if plan.name in kept.get("episodes", {}):
+            telemetry.episodes.load_state_dict(kept["episodes"][plan.name])
+    if system.shared is not None:
+        found = checkpoint.newest(system.run_dir / "checkpoints", lambda text: loggers.event(f"warning: {text}"))
+        if found is not None:
+            system.shared.agent.load_state_dict(found["shared"])
     system.resumed = Resumed(list(kept.get("starts", [])), exact, kept)
     loggers.event(
         f"goes on after {system.total_frames()} frames and "
@@ -59,8 +66,6 @@ def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
     else:
         board.frames[0] = sum(of_workers)
     board.episodes_before[0] = found.get("episodes_done", 0)
-    if "episodes" in found:  # only the main process knows them
-        system.telemetry[plan.number].episodes.load_state_dict(found["episodes"])
     try:
         if found["replay"] is None:
             raise ValueError("it was not kept, as checkpoint.replay=false asks for")
@@ -93,20 +98,19 @@ def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
 
 def _workers_can_go_on(system: System, run: dict[str, Any]) -> bool:
     """Whether every worker's state belongs to this checkpoint, and the first one's environments can be put there."""
-    streams, states = system.plans[0].streams, []
-    for worker in range(streams.num_workers):
-        try:
-            states.append(checkpoint.load(snapshot_path(system.run_dir, worker)))
-        except CheckpointError:
-            return False
-        if states[-1]["number"] != run["frames"] or states[-1]["world"] is None:
-            return False
+    streams = system.plans[0].streams
+    try:
+        states = _worker_states(system)
+    except (CheckpointError, KeyError):
+        return False
+    if any(state["number"] != run["frames"] or state["world"] is None for state in states):
+        return False
     world = envs.make_world(system.config.env, streams.envs_per_worker)
     try:
         world.reset(system.config.seed)
         actions = [
             episode_actions(worker_rows(plan.storage, plan.streams, 0), seat["time"], seat["age"].numpy())
-            for plan, seat in zip(system.plans, states[0]["seats"], strict=True)
+            for plan, seat in zip(system.plans, states[0]["seats"], strict=False)  # local agents have one seat each
         ]
         world.set_state(states[0]["world"], actions)
     except ValueError as error:
@@ -115,6 +119,14 @@ def _workers_can_go_on(system: System, run: dict[str, Any]) -> bool:
     finally:
         world.close()
     return True
+
+
+def _worker_states(system: System) -> list[dict[str, Any]]:
+    """Where each worker, or local agent, stood."""
+    if system.shared is None:
+        workers = range(system.plans[0].streams.num_workers)
+        return [checkpoint.load(snapshot_path(system.run_dir, worker)) for worker in workers]
+    return [(checkpoint.newest(plan.folder) or {})["rollout"] for plan in system.plans]
 
 
 def _close_all(plan: AgentPlan) -> None:

@@ -28,6 +28,13 @@ def run_async(system: System) -> Iterator[bool]:
         yield True
 
 
+def run_shared_gradient(system: System) -> Iterator[bool]:
+    """The local agents do everything; this process looks on."""
+    while not system.finished():
+        time.sleep(IDLE_S)
+        yield True
+
+
 def run_sync(system: System) -> Iterator[bool]:
     """The workers collect a round, then come its updates, then new weights: as ``sequential``, in several processes."""
     board, period = system.board, EverySeconds(SUPERVISE_EVERY_S)
@@ -90,4 +97,5 @@ SCHEDULES: dict[str, Callable[[System], Iterator[bool]]] = {
     "async": run_async,
     "sync": run_sync,
     "sequential": run_sequential,
+    "shared_gradient": run_shared_gradient,
 }

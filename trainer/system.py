@@ -29,20 +29,22 @@ from torchrl.data import TensorDictReplayBuffer
 import envs
 from envs import EnvSpec
 from trainer import checkpoint
-from trainer.agents import AgentPlan, make_policy, model_id, plan_agents, update_key
+from trainer.agents import AgentPlan, make_policy, model_id, plan_agents, plan_local_agents, update_key
 from trainer.boards import RUN, STOP, ControlBoard
-from trainer.collectors import CollectorWorkers
+from trainer.collectors import CollectorWorkers, close_streams
 from trainer.config import Config, ConfigError, first_line
 from trainer.evaluators import LocalEvaluator, RemoteEvaluator
 from trainer.learners import LearnerProcess
-from trainer.learning import NotFinite
+from trainer.learning import Learner, NotFinite, flat_weights
 from trainer.loggers import Loggers
 from trainer.processes import collector as collecting
 from trainer.processes import evaluator as evaluating
 from trainer.processes import learner as learning
+from trainer.processes import local_agent as local_agents
 from trainer.processes.learner import Agent, StackedAgents
 from trainer.replay import worker_rows
 from trainer.run_folder import remove_partial
+from trainer.shared import SharedAgent
 from trainer.signals import STOPPING, StopSignals
 from trainer.telemetry import Telemetry, joined
 from trainer.trace import NoTrace, Trace, merge, open_trace, remove_parts
@@ -67,6 +69,21 @@ class Resumed:
     run: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Shared:
+    """What the schedule ``shared_gradient`` has instead of learners and collectors of its own.
+
+    Args:
+        agent: weights and optimiser in shared memory.
+        learner: of the same network, to look at the weights with.
+        controls: control board of each local agent.
+    """
+
+    agent: SharedAgent
+    learner: Learner
+    controls: list[ControlBoard]
+
+
 @dataclass
 class System:
     """A run's parts, from :func:`build`. Whoever holds it calls :meth:`close`.
@@ -83,6 +100,7 @@ class System:
         agents: those that learn in this process.
         workers: what makes their updates: an agent itself, or a stack of several.
         learners: processes of those that learn in their own.
+        shared: what local agents apply their gradients to, in the schedule ``shared_gradient``.
     """
 
     config: Config
@@ -96,6 +114,7 @@ class System:
     agents: list[Agent]
     workers: list[Agent | StackedAgents]
     learners: list[LearnerProcess] = field(default_factory=list)
+    shared: Shared | None = None
     collectors: CollectorWorkers | None = None  # None in the schedule `sequential`
     rollouts: list[collecting.Rollout] = field(default_factory=list)  # virtual workers of `sequential`
     evaluator: RemoteEvaluator | LocalEvaluator | None = None
@@ -112,8 +131,12 @@ class System:
         return worked
 
     def total_frames(self) -> int:
-        """Transitions of the agent that has most."""
-        return max(plan.board.total_frames() for plan in self.plans)
+        """Transitions of the agent that has most; of all local agents together."""
+        return (max if self.shared is None else sum)(plan.board.total_frames() for plan in self.plans)
+
+    def players(self) -> list[tuple[Config, EnvSpec]]:
+        """What a player needs to know of each agent of the world."""
+        return [(plan.config, plan.spec) for plan in (self.plans if self.shared is None else self.plans[:1])]
 
     def finished(self) -> bool:
         """Whether the budget is collected and every update that it is owed is made."""
@@ -131,6 +154,9 @@ class System:
 
     def flat(self) -> Tensor:
         """All agents' weights of now, float32 [sum of numel] on the CPU, one agent behind the other."""
+        if self.shared is not None:
+            self.shared.agent.pull(None, self.shared.learner.trained)
+            return flat_weights(self.shared.learner)
         here = {agent.name: agent.flat() for agent in self.agents}
         return torch.cat([here[plan.name] if plan.name in here else published(plan) for plan in self.plans])
 
@@ -153,6 +179,14 @@ class System:
             for plan, telemetry in zip(self.plans, self.telemetry, strict=True)
         ]
         row = rows[0] if len(rows) == 1 else joined([plan.name for plan in self.plans], rows)
+        if self.shared is not None:
+            row |= {
+                "frames": self.total_frames(),
+                "frames_per_s": sum(own["frames_per_s"] for own in rows),
+                "eta_s": min(own["eta_s"] for own in rows) / len(rows),
+                "optimizer_steps": self.shared.agent.version,
+                "lock_recoveries": int(self.shared.agent.recovered[0]),
+            }
         return row | {
             "worker_restarts": 0 if self.collectors is None else self.collectors.restarts,
             "checkpoint_s": self.checkpoint_s,
@@ -198,18 +232,40 @@ class System:
         if whole and self.config.schedule.name != "async":
             self._snapshots(frames)
         for agent in self.agents:  # all of them, or the frozen ones where others learn in their own processes
-            episodes = self.telemetry[agent.plan.number].episodes.state_dict()
-            agent.save(frames, episodes=episodes)
+            agent.save(frames)
+        saves = [learner.saves + learner.restarts for learner in self.learners]
         for learner in self.learners:
-            learner.save()
+            learner.save(frames)
+        if self.shared is not None:
+            self._save_shared(frames, saves)
         run = {**more, "starts": self._starts(), "torch_rng": torch.get_rng_state()}
+        run["episodes"] = {
+            plan.name: own.episodes.state_dict() for plan, own in zip(self.plans, self.telemetry, strict=True)
+        }
         path = self.run_dir / "checkpoints" / "last_policy.pt"
         evaluating.save_policy(path, self.flat(), frames, float("nan"), run=run)
         self.checkpoint_s = time.monotonic() - start
         self.checkpoint_bytes = sum(agent.copy.bytes_written for agent in self.agents)
 
+    def _save_shared(self, frames: int, saves: list[int]) -> None:
+        """The shared agent, while all local agents wait between two rounds; one that died is not waited for."""
+        assert self.shared is not None
+        deadline = time.monotonic() + SNAPSHOT_S
+        while time.monotonic() < deadline:
+            self.check()
+            if all(own.saves + own.restarts > before for own, before in zip(self.learners, saves, strict=True)):
+                break
+            time.sleep(POLL_S)
+        state = {"shared": self.shared.agent.state_dict(), "frames": frames}
+        checkpoint.save(self.run_dir / "checkpoints", state, frames, self.config.checkpoint.keep_last)
+        for learner in self.learners:
+            learner.go_on()
+
     def _starts(self) -> list[int]:
         """How often each worker was started until now, in this run and in those that it resumes."""
+        if self.shared is not None:
+            known = [*self.resumed.starts, *[0] * len(self.plans)]
+            return [start + own.restarts + 1 for start, own in zip(known, self.learners, strict=False)]
         plans = self._collector_plans() if self.collectors is None else self.collectors.plans
         return [plan.start + 1 for plan in plans]
 
@@ -236,13 +292,14 @@ class System:
             example = (worker if isinstance(worker, Agent) else worker.agents[0]).replay.example()
             (worker.learner if isinstance(worker, Agent) else worker.stack).prepare(example)
         if config.schedule.name == "sequential":
-            self.evaluator = LocalEvaluator(config, own_specs(self.plans), self.run_dir, self.flat)
+            self.evaluator = LocalEvaluator(config, self.players(), self.run_dir, self.flat)
             self.rollouts = [_virtual_worker(plan, self.board) for plan in plans]
         else:
             use_fork_server()
             self._start_evaluator()
             for learner in self.learners:
                 learner.start()
+        if config.schedule.name in ("async", "sync"):
             self.collectors = CollectorWorkers(config, plans, self.board, self._create, self.loggers)
             self.collectors.start()
             for agent in self.agents:
@@ -268,7 +325,7 @@ class System:
         def start(pipe: Connection) -> BaseProcess:
             process = mp.get_context().Process(
                 target=evaluating.run,
-                args=(config, own_specs(self.plans), self.run_dir, weights, pipe),
+                args=(config, self.players(), self.run_dir, weights, pipe),
                 name="evaluator",
                 daemon=True,
             )
@@ -290,7 +347,8 @@ class System:
 
     def close(self) -> None:
         """Stop every process. Safe to call twice, and after any failure."""
-        self.board.command[0] = STOP
+        for board in [self.board] if self.shared is None else self.shared.controls:
+            board.command[0] = STOP
         if self.evaluator is not None:
             self.evaluator.close()
         for learner in self.learners:
@@ -312,11 +370,6 @@ def snapshot_path(run_dir: Path, worker: int) -> Path:
     return run_dir / "checkpoints" / f"collector_{worker}.pt"
 
 
-def own_specs(plans: Sequence[AgentPlan]) -> list[tuple[Config, EnvSpec]]:
-    """What a player needs to know of each agent."""
-    return [(plan.config, plan.spec) for plan in plans]
-
-
 def published(plan: AgentPlan) -> Tensor:
     """The newest weights on an agent's board, float32 [numel]."""
     flat = torch.zeros(plan.weights.numel)
@@ -333,6 +386,8 @@ def build(
     Raises:
         ConfigError: an agent's own configuration cannot be.
     """
+    if config.schedule.name == "shared_gradient":
+        return build_shared(config, run_dir, world, scratch, loggers, stop)
     plans = plan_agents(config, world, run_dir, scratch)
     board = ControlBoard(plans[0].streams.num_workers)
     board.command[0] = RUN
@@ -365,6 +420,60 @@ def build(
     return System(
         config, run_dir, plans, device, board, telemetry, loggers, stop, agents, workers, learners, trace=trace
     )
+
+
+def build_shared(
+    config: Config, run_dir: Path, world: Sequence[tuple[str, EnvSpec]], scratch: Path, loggers: Loggers,
+    stop: StopSignals,
+) -> System:  # fmt: skip
+    """As :func:`build` for the schedule ``shared_gradient``, whose local agents live in processes of their own.
+
+    Raises:
+        ConfigError: the world has several agents.
+    """
+    plans, device = plan_local_agents(config, world, run_dir, scratch), torch.device("cpu")
+    learner = Agent(plans[0], device).learner
+    agent = SharedAgent(learner, len(plans), scratch / "shared_agent", config.schedule.application)
+    controls = [ControlBoard(1) for _ in plans]
+    for board in controls:
+        board.command[0] = RUN
+    telemetry = [
+        Telemetry(config, board, plan.board, plan.streams.rows) for plan, board in zip(plans, controls, strict=True)
+    ]
+    system = System(
+        config, run_dir, plans, device, controls[0], telemetry, loggers, stop, agents=[], workers=[],
+        shared=Shared(agent, learner, controls),
+    )  # fmt: skip
+    system.learners = [
+        LearnerProcess(
+            plan, partial(start_local_agent, system, plan), loggers, config.agents.hang_seconds, "agent",
+            " with the shared weights",
+        )
+        for plan in plans
+    ]  # fmt: skip
+    return system
+
+
+def start_local_agent(system: System, plan: AgentPlan, pipe: Connection) -> BaseProcess:
+    """A local agent's process; one that takes a dead one's place ends its episodes first."""
+    assert system.shared is not None
+    number, restarts = plan.number, system.learners[plan.number].restarts
+    if restarts:
+        close_streams([plan], 0)
+    started = [*system.resumed.starts, *[0] * len(system.plans)][number] + restarts
+    envs_each = plan.streams.envs_per_worker
+    own = collecting.CollectorPlan(system.config, (without_scheme(plan),), 0, started, first_env=number * envs_each)
+    resumed = system.config.resume is not None and not restarts
+    boards = [other.board for other in system.plans]
+    control = system.shared.controls[number]
+    process = mp.get_context().Process(
+        target=local_agents.run,
+        args=(own, control, system.shared.agent, boards, resumed, resumed and system.resumed.exact, pipe),
+        name=plan.name,
+        daemon=True,
+    )
+    process.start()
+    return process
 
 
 def stacked(agents: Sequence[Agent]) -> list[Agent | StackedAgents]:
@@ -420,7 +529,7 @@ def use_fork_server() -> None:
         os.environ.setdefault(name, "1")
     mp.set_start_method("forkserver", force=True)  # importing torchrl has set spawn
     multiprocessing.set_forkserver_preload(
-        ["trainer.forkserver", "trainer.processes.collector", "trainer.processes.evaluator"]
+        ["trainer.forkserver", "trainer.processes.local_agent", "trainer.processes.evaluator"]
     )
     # Blocked from birth, for Ctrl-C and what a batch system sends go to them too: they end when the main process says.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)

@@ -31,7 +31,7 @@ from trainer.resources import check_fits, keep_freed_memory
 from trainer.resume import restore
 from trainer.schedules import SCHEDULES
 from trainer.signals import Stopped, StopSignals
-from trainer.system import SUPERVISE_EVERY_S, System, build, choose_device, own_specs
+from trainer.system import SUPERVISE_EVERY_S, System, build, choose_device
 
 STOP_S = 2.0  # until a signal interrupts a training loop that does not look at it
 
@@ -275,13 +275,13 @@ def final_evaluation(system: System) -> dict[str, Any]:
     the maximum it was chosen by.
     """
     config, folder, results = system.config, system.run_dir, {}
-    crew = evaluating.Players(own_specs(system.plans))
+    crew = evaluating.Players(system.players())
     last = checkpoint.load(folder / "checkpoints" / "last_policy.pt")
     if not (folder / "best" / "policy.pt").exists():  # no evaluation was asked for during the run
         checkpoint.write_aside(last, folder / "best" / "policy.pt")
     best = checkpoint.load(folder / "best" / "policy.pt")
     if best["frames"] != last["frames"]:
-        judge = evaluating.Judge(config, own_specs(system.plans), folder)
+        judge = evaluating.Judge(config, system.players(), folder)
         report(system, judge.evaluate(last["weights"], last["frames"], time.monotonic()))
         judge.close()
         best = checkpoint.load(folder / "best" / "policy.pt")

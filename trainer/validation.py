@@ -25,7 +25,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         "learner.warmup_frames learner.prefetch_batches learner.publish_every_updates learner.num_threads "
         "schedule.frames_per_update schedule.episodes_per_update schedule.tolerance_frames schedule.frames_per_round "
         "schedule.episodes_per_round "
-        "schedule.updates_per_round evaluator.episodes evaluator.final_episodes evaluator.num_envs "
+        "schedule.updates_per_round schedule.num_agents evaluator.episodes evaluator.final_episodes evaluator.num_envs "
         "agents.hang_seconds faults.period_seconds faults.hang_seconds faults.worker_memory_mb "
         "checkpoint.save_every_seconds checkpoint.keep_last logger.every_seconds "
         "telemetry.trace_events",
@@ -137,6 +137,11 @@ def _check_schedule(config: Config) -> None:
                 f"({step_text}): set schedule.tolerance_frames={step} or more"
             )
         return
+    if schedule.name == "shared_gradient" and config.learner.device.startswith("cuda"):
+        raise ConfigError(
+            f"schedule=shared_gradient computes on the CPU, not on learner.device={config.learner.device}: set "
+            "learner.device=cpu, or schedule=async for a GPU"
+        )
     if schedule.frames_per_update is schedule.updates_per_round is schedule.episodes_per_update is None:
         raise ConfigError(
             f"schedule={schedule.name} does not know how much to learn: set schedule.frames_per_update, "

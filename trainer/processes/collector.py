@@ -54,6 +54,7 @@ class CollectorPlan:
         start: how many processes had this number before, in this run and in those that it resumes.
         snapshot: where its state is kept for an exact resume; ``processes/collector.py`` writes it when asked.
         exact: go on from that state.
+        first_env: number of its first sub-environment among those of all local agents (``shared_gradient``).
     """
 
     config: Config
@@ -62,6 +63,7 @@ class CollectorPlan:
     start: int = 0
     snapshot: Path | None = None
     exact: bool = False
+    first_env: int = 0
 
 
 class Seat:
@@ -408,7 +410,7 @@ def episode_actions(rows: dict[str, np.ndarray], time: int, age: np.ndarray) -> 
 
 def first_seed(plan: CollectorPlan) -> int:
     """Seed of a worker's first sub-environment; another one for each time that it is started."""
-    own = plan.agents[0].streams.streams_of(plan.worker).start
+    own = plan.first_env + plan.agents[0].streams.streams_of(plan.worker).start
     return plan.config.seed * SEEDS_PER_RUN + plan.start % MAX_STARTS * SEEDS_PER_START + own
 
 

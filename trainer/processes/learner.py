@@ -266,8 +266,8 @@ def moved(sampler: dict[str, Any], rows: np.ndarray) -> dict[str, Any]:
 def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -> None:
     """Body of an agent's own process.
 
-    The pipe carries ``"save"`` to it, and from it ``("row", figures)``, ``("saved", path)`` or ``("error", text)``.
-    It goes on from the newest checkpoint of its agent, if there is one.
+    The pipe carries ``("save", frames)`` to it, and from it ``("row", figures)``, ``("saved", path)`` or ``("error",
+    text)``. It goes on from the newest checkpoint of its agent, if there is one.
     """
     obey_parent()
     keep_freed_memory()
@@ -290,8 +290,8 @@ def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -
                 reported = now
                 pipe.send(("row", agent.figures()))
             if pipe.poll():
-                pipe.recv()
-                pipe.send(("saved", str(agent.save(plan.board.total_frames()))))
+                _, frames = pipe.recv()
+                pipe.send(("saved", str(agent.save(frames))))
             if not agent.work():
                 sleep(IDLE_S)
                 plan.board.learner_waited_s[0] += IDLE_S

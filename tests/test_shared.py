@@ -1,0 +1,244 @@
+"""Gradients of many local agents on one shared agent: nothing lost, nothing torn, and alone the same as sequential."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from envs import EnvSpec, Leaf
+from tests.test_resume import differences, go_on, newest, rows_of, stop_at
+from trainer.algorithms import ALGORITHMS
+from trainer.config import AlgorithmConfig, Config, ConfigError, LearnerConfig
+from trainer.learning import Learner
+from trainer.shared import APPLIED, OVERLAPPED, SharedAgent
+from trainer.train import train
+
+FAMILY: dict[str, dict[str, Any]] = {
+    "dqn": {},
+    "everything": {"noisy": True, "prioritized": True, "n_step": 3, "target_tau": 0.01},
+    "iqn": {"name": "iqn"},
+}
+ALONE = {"name": "shared_gradient", "num_agents": 1, "frames_per_round": 32}
+
+
+def flat(config: Config, agent: str = "") -> dict[str, Any]:
+    folder = Path(str(config.run_dir))
+    return newest(folder / "agents" / agent if agent else folder)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_one_local_agent_learns_bit_for_bit_what_sequential_learns(
+    name: str, small_config: Callable[..., Config]
+) -> None:
+    sections = {
+        "algorithm": {"hidden_sizes": [16], **FAMILY[name]}, "budget_frames": 4_400,
+        "collector": {"num_workers": 1}, "env": {"id": "CartPole-v1", "backend": "gymnasium"},
+    }  # fmt: skip
+    alone = small_config("alone", schedule=ALONE, **sections)
+    reference = small_config("reference", schedule={"name": "sequential", "frames_per_round": 32}, **sections)
+    assert train(alone, [])["status"] == train(reference, [])["status"] == "finished"
+    mine, its, shared = flat(alone, "local_0"), flat(reference), flat(alone)["shared"]
+    assert its["limiter"]["updates"] == mine["limiter"]["updates"] == shared["version"] >= 1_000
+    assert differences(its["learner"]["loss"], mine["learner"]["loss"]) == []  # the target network too
+    assert differences(its["sampler"], mine["sampler"]) == []
+    moments = its["learner"]["optimizer"]["state"].values()
+    for place, key in ((1, "exp_avg"), (2, "exp_avg_sq")):
+        sizes = [m[key].numel() for m in moments]
+        for part, m in zip(shared["state"][place].split(sizes), moments, strict=True):
+            assert torch.equal(part, m[key].flatten())
+    assert shared["steps"] == 1.0 * shared["version"]
+
+
+def test_it_goes_on_bit_for_bit_too(small_config: Callable[..., Config]) -> None:
+    sections = {
+        "algorithm": {"hidden_sizes": [16], **FAMILY["everything"]}, "budget_frames": 4_000, "schedule": ALONE,
+        "logger": {"every_seconds": 0.01}, "env": {"kwargs": {"step_seconds": 0.001}},
+    }  # fmt: skip
+    whole, cut = small_config("whole", **sections), small_config("cut", **sections)
+    train(whole, [])
+    stop_at(Path(str(cut.run_dir)), 1_000)
+    stopped = train(cut, [])
+    assert stopped["status"] == "stopped" and stopped["frames"] < 4_000
+    assert go_on(cut)["status"] == "finished"
+    for part in ("learner", "sampler", "limiter", "frames"):
+        assert differences(flat(whole, "local_0")[part], flat(cut, "local_0")[part]) == []
+    assert differences(flat(whole)["shared"], flat(cut)["shared"]) == []
+
+
+@pytest.mark.parametrize("application", ["locked", "hogwild"])
+def test_every_update_is_a_step_of_the_shared_optimiser(application: str, small_config: Callable[..., Config]) -> None:
+    config = small_config(
+        schedule={"name": "shared_gradient", "num_agents": 3, "application": application}, budget_frames=6_000
+    )
+    summary = train(config, [])
+    assert summary["status"] == "finished" and 6_000 <= summary["frames"] < 6_000 + 3 * 128
+    row = [row for row in rows_of(Path(str(config.run_dir))) if "optimizer_steps" in row][-1]
+    updates = [row[f"local_{p}/updates"] for p in range(3)]
+    frames = [row[f"local_{p}/frames"] for p in range(3)]
+    assert updates == [(own - 200) // 4 for own in frames] and sum(frames) == summary["frames"]
+    assert summary["updates"] == sum(updates)
+    assert all(row[f"local_{p}/staleness_updates"] > 0 for p in range(3))  # others came between
+    if application == "locked":
+        assert row["optimizer_steps"] == sum(updates)
+    else:
+        counts = flat(config)["shared"]["counts"].numpy()
+        assert counts[:, APPLIED].sum() == sum(updates) >= row["optimizer_steps"]
+        assert "overlapped_updates" in row
+
+
+def make_learner() -> Learner:
+    """The same in every process: one that is handed to another process would share its weights with it."""
+    spec = EnvSpec("Made", (Leaf("observation", (4,), "float32", "vector"),), 2)
+    torch.manual_seed(0)
+    config = LearnerConfig(batch_size=8, learning_rate=0.01)
+    algorithm = ALGORITHMS["dqn"](AlgorithmConfig(hidden_sizes=[8]), config, spec)
+    return Learner(algorithm, config, AlgorithmConfig(), torch.device("cpu"))
+
+
+def gradients_of(learner: Learner, seed: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(p.shape, generator=generator) for p in learner.trained]
+
+
+def apply_many(number: int, shared: SharedAgent, count: int, out: Path) -> None:
+    """Body of a process: updates with gradients of known seeds, and which version each of them made."""
+    learner = make_learner()
+    shared.join(number, learner)
+    made = []
+    for i in range(count):
+        shared.apply(number, learner, gradients_of(learner, 1_000 * number + i))
+        made.append(int(shared.counts[number, -1]))  # the version that it took with it
+    out.write_text(json.dumps(made))
+
+
+def test_four_agents_gradients_in_their_order_give_the_same_weights_in_one_process(tmp_path: Path) -> None:
+    learner = make_learner()
+    shared = SharedAgent(learner, 4, tmp_path / "lock", "locked")
+    context = multiprocessing.get_context("spawn")
+    outs = [tmp_path / str(number) for number in range(4)]
+    processes = [context.Process(target=apply_many, args=(number, shared, 200, outs[number])) for number in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert shared.version == shared.counts[:, APPLIED].sum() == 800
+    order = {}
+    for number, out in enumerate(outs):
+        order |= {version: 1_000 * number + i for i, version in enumerate(json.loads(out.read_text()))}
+    assert sorted(order) == list(range(1, 801))
+    for version in range(1, 801):
+        learner.apply(gradients_of(learner, order[version]))
+    found = [torch.empty_like(p) for p in learner.trained]
+    shared.pull(None, found)
+    assert all(torch.equal(mine, its) for mine, its in zip(learner.trained, found, strict=True))
+
+
+class Deadly(list):
+    """Gradients whose reader is killed as it reads them, which is inside of the lock."""
+
+    def __iter__(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+        return super().__iter__()
+
+
+def die_inside(shared: SharedAgent) -> None:
+    learner = make_learner()
+    shared.join(1, learner)
+    shared.apply(1, learner, Deadly(gradients_of(learner, 5)))
+
+
+def test_death_inside_the_lock_leaves_the_weights_before_it_whole(tmp_path: Path) -> None:
+    learner = make_learner()
+    shared = SharedAgent(learner, 2, tmp_path / "lock", "locked")
+    shared.join(0, learner)
+    shared.apply(0, learner, gradients_of(learner, 1))
+    before = shared.state_dict()
+    process = multiprocessing.get_context("spawn").Process(target=die_inside, args=(shared,))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert shared.holder[0] == 2  # it had the lock
+    after = shared.state_dict()
+    assert torch.equal(before["state"], after["state"]) and before["version"] == after["version"] == 1
+    shared.apply(0, learner, gradients_of(learner, 2))  # nobody waits for the dead
+    assert (shared.recovered[0], shared.holder[0], shared.version) == (1, 0, 2)
+
+
+def test_hogwild_counts_what_overlapped(tmp_path: Path) -> None:
+    learner = make_learner()
+    shared = SharedAgent(learner, 2, tmp_path / "lock", "hogwild")
+    shared.join(0, learner)
+    shared.apply(0, learner, gradients_of(learner, 1))
+    assert shared.counts[0, OVERLAPPED] == 0
+    shared.counts[1, 1] += 1  # the other one has begun and not ended
+    shared.apply(0, learner, gradients_of(learner, 2))
+    assert shared.counts[0, OVERLAPPED] == 1
+
+
+def test_killed_local_agents_are_named_and_come_again(small_config: Callable[..., Config]) -> None:
+    """Ten kills at any moment; what the shared optimiser has counted is what the agents go on from."""
+    config = small_config(
+        schedule={"name": "shared_gradient", "num_agents": 2}, budget_frames=12_000,
+        env={"kwargs": {"step_seconds": 0.001}}, faults={"max_failures": 20},
+    )  # fmt: skip
+    folder, rng, killed = Path(str(config.run_dir)), np.random.default_rng(0), set()
+
+    def local_agents() -> list[int]:
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (path / "cmdline").read_bytes() + (path / "stat").read_bytes()
+            except OSError:
+                continue
+            if b"forkserver" in words and (path / "maps").exists() and b"shared_agent" in _files(path):
+                found.append(int(path.name))
+        return found
+
+    def strike() -> None:
+        while max((row["frames"] for row in rows_of(folder)), default=0) < 400:
+            time.sleep(0.01)
+        for _ in range(4):
+            time.sleep(rng.uniform(0.1, 0.8))
+            for pid in rng.permutation(local_agents())[:1]:
+                killed.add(int(pid))
+                os.kill(int(pid), signal.SIGKILL)
+
+    threading.Thread(target=strike, daemon=True).start()
+    summary = train(config, [])
+    assert summary["status"] == "finished" and killed
+    log = (folder / "log.txt").read_text()
+    for pid in killed:
+        assert re.search(
+            rf"the agent local_[01] \(pid {pid}\) died: it was ended by signal SIGKILL; it is started anew", log
+        )
+    row = [row for row in rows_of(folder) if "optimizer_steps" in row][-1]
+    assert row["optimizer_steps"] == row["updates"] == summary["updates"]
+    assert summary["learner_restarts"] == len(killed)
+
+
+def _files(process: Path) -> bytes:
+    """Names of the files that a process has open."""
+    try:
+        return b" ".join(os.readlink(fd).encode() for fd in (process / "fd").iterdir())
+    except OSError:
+        return b""
+
+
+def test_what_it_cannot_do_is_refused(small_config: Callable[..., Config]) -> None:
+    several = small_config(
+        env={"id": "CountingAgents", "backend": "counting_agents"}, schedule={"name": "shared_gradient"}
+    )
+    with pytest.raises(ConfigError, match="schedule=shared_gradient trains one agent, and CountingAgents has 2"):
+        train(several, [])

@@ -1,0 +1,145 @@
+"""A local agent of the schedule ``shared_gradient``: acts, computes gradients, and applies them to the shared agent.
+
+Runs in: a process for each local agent, on the CPU.
+Receives: the shared weights through shared memory; orders through a pipe.
+Sends: gradients into the shared optimiser; rows into its own replay; counters and episodes onto its own board.
+Waits for: the shared agent's lock (``locked``) or nothing (``hogwild``); the main process, while a checkpoint is made.
+Stops when: its control board says so; its own exception (sent through the pipe); the parent's death.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+import envs
+from trainer import checkpoint
+from trainer.agents import make_policy
+from trainer.boards import AgentBoard, ControlBoard, error_text
+from trainer.processes.collector import CollectorPlan, Rollout
+from trainer.processes.learner import IDLE_S, ROW_EVERY_S, Agent
+from trainer.replay import worker_rows
+from trainer.resources import keep_freed_memory
+from trainer.shared import APPLIED, OVERLAPPED, SharedAgent
+from trainer.signals import obey_parent
+
+
+def run(
+    plan: CollectorPlan, control: ControlBoard, shared: SharedAgent, boards: Sequence[AgentBoard], resumed: bool,
+    exact: bool, pipe: Connection,
+) -> None:  # fmt: skip
+    """Body of the process.
+
+    The pipe carries ``("save", frames)`` and then ``("go", 0)`` to it, and from it ``("row", figures)``, ``("saved",
+    path)`` and ``("error", text)``.
+
+    Args:
+        plan: of its rollout; its only agent is the local one.
+        control: its control board.
+        shared: the shared agent.
+        boards: of all local agents: exploration and annealing follow the frames of all.
+        resumed: go on from this agent's newest checkpoint.
+        exact: go on in the middle of its episodes too.
+        pipe: to the main process.
+    """
+    obey_parent()
+    keep_freed_memory()
+    (own,) = plan.agents
+    torch.set_num_threads(own.config.learner.num_threads)
+    try:
+        agent, rollout = _build(plan, control, shared, resumed, exact)
+        reported = time.monotonic()
+        while not control.stopping():
+            frames = total(boards)
+            now = own.board.learner_heartbeat[0] = time.monotonic()
+            if now - reported >= ROW_EVERY_S:
+                reported = now
+                pipe.send(("row", _figures(agent, shared)))
+            if pipe.poll():
+                _, number = pipe.recv()
+                pipe.send(("saved", _save(agent, rollout, number)))
+                while not pipe.poll() and not control.stopping():
+                    own.board.learner_heartbeat[0] = time.monotonic()
+                    time.sleep(IDLE_S)
+                if not control.stopping():
+                    pipe.recv()
+            elif frames < own.config.budget_frames:
+                _round(agent, rollout, boards)
+            else:
+                time.sleep(IDLE_S)
+    except (BrokenPipeError, ConnectionResetError, EOFError):
+        os._exit(1)  # the main process is gone
+    except Exception as error:
+        pipe.send(("error", error_text(error)))
+        raise SystemExit(1) from error
+
+
+def _build(
+    plan: CollectorPlan, control: ControlBoard, shared: SharedAgent, resumed: bool, exact: bool
+) -> tuple[Agent, Rollout]:
+    """Agent and rollout, in the order in which ``sequential`` makes them, so that both draw the same numbers."""
+    (own,) = plan.agents
+    agent = Agent(own, torch.device("cpu"))
+    torch.manual_seed(own.config.seed + 1 + own.number)
+    agent.learner.prepare(agent.replay.example())
+    shared.join(own.number, agent.learner)
+    for delayed, trained in zip(agent.learner.delayed, agent.learner.trained, strict=True):
+        delayed.copy_(trained)
+    control.pid[0] = os.getpid()
+    world = envs.make_world(own.config.env, own.streams.envs_per_worker)
+    with torch.random.fork_rng():
+        policy = make_policy(own.config, own.spec)
+    rollout = Rollout(plan, control, [worker_rows(own.storage, own.streams, 0)], world, [policy])
+    found = checkpoint.newest(own.folder) if resumed else None
+    if found is not None:
+        agent.load_state_dict(found, with_sampler=exact)
+        shared.pull(own.number, agent.learner.trained)
+        if exact:
+            rollout.load_state_dict(found["rollout"])
+            torch.set_rng_state(found["torch_rng"])
+    else:  # one that died has its count of updates where the shared optimiser keeps it
+        agent.limiter.updates = int(shared.counts[own.number, APPLIED])
+        own.board.updates[0] = agent.limiter.updates
+    agent.publish()
+    return agent, rollout
+
+
+def total(boards: Sequence[AgentBoard]) -> int:
+    """Frames of all local agents."""
+    return sum(board.total_frames() for board in boards)
+
+
+def _round(agent: Agent, rollout: Rollout, boards: Sequence[AgentBoard]) -> None:
+    """Some steps of every environment, the updates that they owe, and the new weights for the next steps."""
+    board, schedule = agent.board, agent.config.schedule
+    board.schedule_frames[0] = total(boards)
+    rollout.collect_round()
+    agent.anneal(total(boards))
+    owed = int(agent.limiter.due(board.total_frames(), board.total_episodes()))
+    if schedule.updates_per_round is not None:
+        owed = schedule.updates_per_round if board.total_frames() >= agent.config.learner.warmup_frames else 0
+    while owed:
+        chunk = min(owed, agent.config.learner.prefetch_batches)
+        agent.learn([chunk])
+        owed -= chunk
+    agent.publish()
+
+
+def _figures(agent: Agent, shared: SharedAgent) -> dict[str, Any]:
+    """How learning goes here, and how far behind its gradients were."""
+    number = agent.plan.number
+    figures = agent.figures() | {"staleness_updates": shared.staleness(number)}
+    if shared.mode == "hogwild":
+        figures["overlapped_updates"] = int(shared.counts[number, OVERLAPPED])
+    return figures
+
+
+def _save(agent: Agent, rollout: Rollout, number: int) -> str:
+    """A checkpoint between two rounds, with where the environments stand."""
+    state = {**rollout.state_dict(), "number": number}
+    return str(agent.save(number, rollout=state, torch_rng=torch.get_rng_state()))
