@@ -43,6 +43,9 @@ read_arguments() {
     esac
   done
   [[ $RUN_DIR != *,* ]] || fail "run_dir=$RUN_DIR names several folders: name one, in which each agent gets its own"
+}
+
+need_python() {
   command -v "$PYTHON" >/dev/null || fail "there is no $PYTHON: run make test, or set PYTHON to what runs the trainer"
 }
 
@@ -65,6 +68,7 @@ refuse_several_seeds() {
 # combinations OVERRIDE...: one line for each combination of the values, its overrides separated by tabs. What the
 # trainer would refuse on the node is refused here.
 combinations() {
+  need_python
   "$PYTHON" -c '
 import sys
 from trainer.compose import jobs, load
@@ -205,6 +209,7 @@ on_signal() {
 run_agents() {
   local log=$1 seen code first=$2 restarts
   shift
+  need_python
   name_job
   RUN_DIR=${RUN_DIR:-runs/slurm_${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}
   mkdir -p "$RUN_DIR" || fail "$RUN_DIR cannot be made: set run_dir to a folder that you may write"

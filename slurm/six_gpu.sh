@@ -18,7 +18,7 @@
 #SBATCH --output=slurm-%j.out
 set -u
 [[ ${SLURM_JOB_ID:-} ]] || cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
-source slurm/lib.sh || { echo "error: submit in the repository's root" >&2 && exit 2; }
+source slurm/lib.sh 2>/dev/null || { echo "error: submit in the repository's root" >&2 && exit 2; }
 read_arguments "$@"
 refuse_options
 refuse_several_seeds
