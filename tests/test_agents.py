@@ -285,6 +285,7 @@ def test_a_learner_process_that_dies_or_hangs_is_named_and_restarted_and_stops_n
     config = small_config(
         env=COUNTING,
         agents={"learner": "process", "hang_seconds": 1.0},
+        faults={"max_failures": 1},
         schedule={"frames_per_update": 4.0, "tolerance_frames": 2_000},
         budget_frames=10**9,
     )

@@ -14,7 +14,7 @@ from trainer.config import ConfigError
 from trainer.resources import MAIN_BYTES, MEBIBYTE, WORKER_BYTES, check_fits, memory_limit, size
 
 GIBIBYTE = 2**30
-SLURM = ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE")
+SLURM = ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK")
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +101,8 @@ def test_slurm_limits_are_honoured(machine, monkeypatch, tmp_path):
     monkeypatch.setenv("SLURM_MEM_PER_CPU", "2000")
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "8")
     assert memory_limit() == (16_000 * MEBIBYTE, "SLURM_MEM_PER_CPU")
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "2")  # one of four agents on the node
+    assert memory_limit() == (4_000 * MEBIBYTE, "SLURM_MEM_PER_CPU")
 
 
 def test_the_lowest_cgroup_limit_counts(machine, tmp_path):

@@ -82,7 +82,7 @@ def test_ignored_signal_stays_ignored(tmp_path: Path) -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_second_signal_ends_the_process_and_removes_what_was_left(tmp_path: Path) -> None:
+def test_ctrl_c_after_a_signal_ends_the_process_and_removes_what_was_left(tmp_path: Path) -> None:
     folder = tmp_path / "scratch"
     folder.mkdir()
     (folder / "rows.memmap").write_bytes(b"0" * 100)
@@ -90,10 +90,11 @@ def test_second_signal_ends_the_process_and_removes_what_was_left(tmp_path: Path
         "import signal, sys; from pathlib import Path; from trainer.signals import StopSignals\n"
         "with StopSignals(Path(sys.argv[1])):\n"
         "    signal.raise_signal(signal.SIGINT); print('first', flush=True)\n"
-        "    signal.raise_signal(signal.SIGTERM); print('second', flush=True)\n"
+        "    signal.raise_signal(signal.SIGTERM); print('saves on', flush=True)\n"
+        "    signal.raise_signal(signal.SIGINT); print('second', flush=True)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(folder)], cwd=Path(__file__).parent.parent, capture_output=True, text=True
     )
-    assert (done.returncode, done.stdout, done.stderr) == (143, "first\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "first\nsaves on\n", "")
     assert list(tmp_path.iterdir()) == []

@@ -25,7 +25,7 @@ def memory_limit() -> tuple[int, str]:
             limits.append((int(text), f"cgroup limit {path}"))
     for name, factor in (
         ("SLURM_MEM_PER_NODE", 1),
-        ("SLURM_MEM_PER_CPU", int(os.environ.get("SLURM_CPUS_ON_NODE", 1))),
+        ("SLURM_MEM_PER_CPU", int(os.environ.get("SLURM_CPUS_PER_TASK", os.environ.get("SLURM_CPUS_ON_NODE", 1)))),
     ):
         if os.environ.get(name, "").isdigit() and int(os.environ[name]) > 0:
             limits.append((int(os.environ[name]) * factor * MEBIBYTE, name))

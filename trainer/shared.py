@@ -160,9 +160,11 @@ class SharedAgent:
         if number is not None:
             self.counts[number, PULLED] = version
 
-    def staleness(self, number: int) -> float:
-        """Mean over a local agent's updates of how many of the others' came between its weights and its gradient."""
-        return float(self.counts[number, STALENESS] / max(1, self.counts[number, APPLIED]))
+    def figures(self, number: int) -> dict[str, float]:
+        """Of a local agent: mean number of the others' updates between its weights and its gradient; overlaps."""
+        own = self.counts[number]
+        figures = {"staleness_updates": float(own[STALENESS] / max(1, own[APPLIED]))}
+        return figures if self.mode == "locked" else {**figures, "overlapped_updates": int(own[OVERLAPPED])}
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, moments, step and counts, while no local agent is at an update."""

@@ -21,7 +21,7 @@ class Stopped(BaseException):
 
 
 class StopSignals:
-    """Within it, SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask the run to end; a second one ends the process at once.
+    """Within it, SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask the run to end; Ctrl-C after that ends the process at once.
 
     Only the main thread may enter it. A signal that was ignored before (SIGHUP under nohup) stays ignored.
 
@@ -75,6 +75,8 @@ class StopSignals:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _handle(self, number: int, _: object) -> None:
+        if self.number and number != signal.SIGINT:  # TERM follows USR1 when a job's time is up: save on
+            return
         if self.number:
             shutil.rmtree(self._leftovers, ignore_errors=True)
             os._exit(128 + number)  # the children follow: `die_with_parent`

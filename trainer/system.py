@@ -174,6 +174,8 @@ class System:
         """
         figures = {agent.name: self._figures(agent) for agent in self.agents if not failed and not agent.frozen}
         figures |= {learner.plan.name: learner.figures for learner in self.learners}
+        if self.shared is not None:
+            figures = {plan.name: figures[plan.name] | self.shared.agent.figures(plan.number) for plan in self.plans}
         rows = [
             telemetry.row(int(plan.board.updates[0]), figures.get(plan.name, {}))
             for plan, telemetry in zip(self.plans, self.telemetry, strict=True)

@@ -17,7 +17,7 @@ from trainer.metrics import Rate, ReturnWindow, bottleneck
 OWN = {
     "frames", "updates", "updates_per_s", "episodes", "return_mean", "length_mean", "epsilon_mean", "loss", "td_error",
     "samples_per_insert", "policy_lag_updates", "grad_norm", "q_mean", "q_max", "target_q_mean", "churn",
-    "dormant_share",
+    "dormant_share", "staleness_updates", "overlapped_updates",
 }  # fmt: skip
 
 

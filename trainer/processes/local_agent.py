@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from typing import Any
 
 import torch
 
@@ -25,7 +24,7 @@ from trainer.processes.collector import CollectorPlan, Rollout
 from trainer.processes.learner import IDLE_S, ROW_EVERY_S, Agent
 from trainer.replay import worker_rows
 from trainer.resources import keep_freed_memory
-from trainer.shared import APPLIED, OVERLAPPED, SharedAgent
+from trainer.shared import APPLIED, SharedAgent
 from trainer.signals import obey_parent
 
 
@@ -59,7 +58,7 @@ def run(
             now = own.board.learner_heartbeat[0] = time.monotonic()
             if now - reported >= ROW_EVERY_S:
                 reported = now
-                pipe.send(("row", _figures(agent, shared)))
+                pipe.send(("row", agent.figures()))
             if pipe.poll():
                 _, number = pipe.recv()
                 pipe.send(("saved", _save(agent, rollout, number)))
@@ -128,15 +127,6 @@ def _round(agent: Agent, rollout: Rollout, boards: Sequence[AgentBoard]) -> None
         agent.learn([chunk])
         owed -= chunk
     agent.publish()
-
-
-def _figures(agent: Agent, shared: SharedAgent) -> dict[str, Any]:
-    """How learning goes here, and how far behind its gradients were."""
-    number = agent.plan.number
-    figures = agent.figures() | {"staleness_updates": shared.staleness(number)}
-    if shared.mode == "hogwild":
-        figures["overlapped_updates"] = int(shared.counts[number, OVERLAPPED])
-    return figures
 
 
 def _save(agent: Agent, rollout: Rollout, number: int) -> str:
