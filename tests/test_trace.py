@@ -142,9 +142,9 @@ def test_a_run_without_a_trace_wraps_nothing(
     rollout, agent = system.rollouts[0], system.agents[0]
     assert isinstance(system.trace, NoTrace) and isinstance(rollout.trace, NoTrace)
     parts: list[Any] = [rollout, agent, agent.learner, system.workers[0]]
-    methods = {"step", "publish", "figures", "save", "update"}
+    methods = {"step", "_wait", "publish", "figures", "save", "update"}
     assert not [name for part in parts for name in vars(part) if name in methods]
-    assert rollout.wait == rollout._wait and agent.gather == agent.replay.batches
+    assert agent.gather == agent.replay.batches
     system.close()
     assert not (system.run_dir / "trace.json").exists()
 

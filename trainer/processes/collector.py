@@ -216,10 +216,10 @@ class Rollout:
             assert plan.snapshot is not None
             self.load_state_dict(checkpoint.load(plan.snapshot))
         self.by_episodes = any(agent.config.schedule.episodes_per_update is not None for agent in plan.agents)
-        self.trace, self.wait = open_trace(plan.config, "collector", str(plan.worker)), self._wait
+        self.trace = open_trace(plan.config, "collector", str(plan.worker))
         if isinstance(self.trace, Trace):
             names = all_of([agent.name for agent in plan.agents])
-            self.wait = self.trace.waiting(self._wait, "wait", names)
+            self._wait = self.trace.waiting(self._wait, "wait", names)  # type: ignore[method-assign]
             self._chain, self._record = self.trace.chain("write", "inference", "env step", "write", agent=names)
             self.step = self._traced_step  # type: ignore[method-assign]
 
@@ -307,7 +307,7 @@ class Rollout:
             frames = [agent.total_frames() for agent in agents]
             held = any(so_far >= agent.frame_limit[0] for so_far, agent in zip(frames, agents, strict=True))
             if held or (by_episodes and any(own.total_episodes() >= own.episode_limit[0] for own in agents)):
-                self.wait()
+                self._wait()
                 continue
             self.pull()
             self.step(frames)
@@ -323,7 +323,7 @@ class Rollout:
                 self.save_snapshot(number)
                 board.snapshots_done[self.worker] = number
             else:
-                self.wait()
+                self._wait()
 
     @torch.inference_mode()
     def collect_round(self) -> None:
