@@ -393,3 +393,20 @@ def test_full_disk_costs_a_checkpoint_but_not_the_run(tmp_path: Path, small_conf
         assert summary["status"] == "finished"
     finally:
         subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+@pytest.mark.parametrize("schedule", ["sequential", "sync"])
+def test_updates_that_episodes_owe_are_counted_on_over_a_stop(
+    schedule: str, small_config: Callable[..., Config]
+) -> None:
+    sections = {"schedule": {"name": schedule, "episodes_per_update": 2.0}, "budget_frames": 3_000}
+    whole, cut = small_config("whole", **sections), small_config("cut", **sections)
+    assert whole.run_dir and cut.run_dir
+    train(whole, ["whole"])
+    stop_at(Path(cut.run_dir), 700)
+    assert train(cut, ["cut"])["status"] == "stopped"
+    go_on(cut)
+    first, second = newest(Path(whole.run_dir)), newest(Path(cut.run_dir))
+    assert second["limiter"]["updates"] == second["episodes_done"] // 2 > 70
+    assert differences(first["learner"], second["learner"]) == []
+    assert first["episodes_done"] == second["episodes_done"]
