@@ -166,7 +166,7 @@ def sleeping(seconds: float, repeats: int) -> list[Row]:
 
     Agents that are not to learn have their processes stopped where they are; three states take turns.
     """
-    from benchmarks import parts
+    from benchmarks import machine, parts
     from trainer.processes import learner as learning
 
     config = parts.config(
@@ -182,16 +182,22 @@ def sleeping(seconds: float, repeats: int) -> list[Row]:
             system.check()
             time.sleep(0.1)
 
-        def measure(learning_agents: int) -> tuple[float, float]:
-            """The slowest learning agent's updates a second, and frames a second."""
+        def cpu_s(pids: list[int]) -> float:
+            return machine.cpu_s({pid: fields for pid, fields in machine.stats().items() if pid in pids})
+
+        def measure(learning_agents: int) -> tuple[float, float, float, float]:
+            """Of the slowest learning agent updates/s; frames/s, also by the collector's CPU time; the learners' cores."""
             for number, pid in enumerate(pids):
                 os.kill(pid, signal.SIGCONT if number < learning_agents else signal.SIGSTOP)
             time.sleep(parts.SETTLE_S)
             before, frames, start = [int(board.updates[0]) for board in boards], system.total_frames(), time.monotonic()
+            used, collected = cpu_s(pids), cpu_s(system.board.pid.tolist())
             time.sleep(seconds)
             spent = time.monotonic() - start
             made = [int(board.updates[0]) - old for board, old in zip(boards, before, strict=True)]
-            return min(made[:learning_agents], default=0) / spent, (system.total_frames() - frames) / spent
+            updates, frames = min(made[:learning_agents], default=0), system.total_frames() - frames
+            collected, used = cpu_s(system.board.pid.tolist()) - collected, cpu_s(pids) - used
+            return updates / spent, frames / spent, frames / collected, used / spent
 
         try:
             turns = [[measure(count) for count in (0, 1, SLEEPERS)] for _ in range(repeats)]
@@ -201,7 +207,11 @@ def sleeping(seconds: float, repeats: int) -> list[Row]:
     one, all_of_them = ([turn[state][0] for turn in turns] for state in (1, 2))
     alone, beside = ([turn[state][1] for turn in turns] for state in (0, 2))
     paces = f"{statistics.median(one):.1f} updates/s of one alone, {statistics.median(all_of_them):.1f} of the slowest"
-    rates = f"{statistics.median(beside):,.0f} frames/s beside them, {statistics.median(alone):,.0f} alone"
+    cores = statistics.median(turn[2][3] for turn in turns)
+    rates = (
+        f"{statistics.median(beside):,.0f} frames/s beside them, {statistics.median(alone):,.0f} alone; they keep "
+        f"{cores:.2f} cores busy"
+    )
     return [
         Row(
             f"{SLEEPERS} learner processes that sleep / one, time for as many updates each",
@@ -212,6 +222,10 @@ def sleeping(seconds: float, repeats: int) -> list[Row]:
             paces,
         ),
         Row(f"collection beside {SLEEPERS} of them / alone", parts.ratio(beside, alone), "x", 0.95, detail=rates),
+        Row(
+            "the same by the collector's CPU seconds",
+            parts.ratio(*([turn[state][2] for turn in turns] for state in (2, 0))),
+        ),
     ]
 
 
@@ -312,7 +326,11 @@ def main() -> None:
         "modes": lambda: modes(options.seeds[:3], options.frames),
         "soak": lambda: soak(options.minutes),
     }
-    show("Agents", [row for part in options.only for row in made[part]()], options.json)
+    from benchmarks.machine import Meter
+
+    meter = Meter()
+    rows = [row for part in options.only for row in made[part]()]
+    show("Agents", rows, options.json, meter.stop().note())
 
 
 if __name__ == "__main__":
