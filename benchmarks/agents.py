@@ -186,7 +186,7 @@ def sleeping(seconds: float, repeats: int) -> list[Row]:
             return machine.cpu_s({pid: fields for pid, fields in machine.stats().items() if pid in pids})
 
         def measure(learning_agents: int) -> tuple[float, float, float, float]:
-            """Of the slowest learning agent updates/s; frames/s, also by the collector's CPU time; the learners' cores."""
+            """Of the slowest learning agent updates/s; frames/s, also by the collector's CPU time; learners' cores."""
             for number, pid in enumerate(pids):
                 os.kill(pid, signal.SIGCONT if number < learning_agents else signal.SIGSTOP)
             time.sleep(parts.SETTLE_S)

@@ -154,7 +154,7 @@ def test_processes_that_are_killed_leave_the_others_trace_whole(
 ) -> None:
     config = small_config(
         env=COUNTING, agents={"learner": "process"}, telemetry={"trace": True}, budget_frames=10**9,
-        schedule={"tolerance_frames": 2_000},
+        schedule={"tolerance_frames": 2_000}, faults={"max_failures": 3},
     )  # fmt: skip
     system = started(config)
 
