@@ -63,7 +63,7 @@ def test_every_role_shows_every_kind_of_what_it_does(
         agents={"learner": learner},
         schedule={"name": schedule},
         evaluator={"every_frames": 400, "stop_at_return": -1e9},  # the run ends when one evaluation is made
-        telemetry={"trace": True},
+        telemetry={"trace": True, "trace_events": 10**6},  # all of them, however long the evaluation takes
         budget_frames=10**6,
     )
     summary = train(config, ["test"])
