@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from envs.games import ludo_encodings, ludo_picture, ludo_track
 from envs.games.ludo_track import BASE, FACES, GOAL, NUM_SLOTS, NUM_TOKENS
 from envs.games.rows import Rows, choice, chosen, require, to_advance
-from envs.spec import EnvError, EnvSpec, Leaf
+from envs.spec import EnvSpec, Leaf
 from envs.state import set_state, state_of
 from envs.worlds import grid
 

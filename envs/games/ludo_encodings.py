@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.games import ludo_track
-from envs.games.ludo_track import BASE, FACES, GOAL, HOME_COLUMN, NOWHERE, NUM_CELLS, NUM_SLOTS, NUM_TOKENS
+from envs.games.ludo_track import BASE, FACES, GOAL, NOWHERE, NUM_CELLS, NUM_SLOTS, NUM_TOKENS
 
 TOKEN_FEATURES = 8
 ACTION_FEATURES = (
@@ -212,7 +212,7 @@ class Actions:
         """Into float32 [M, size]."""
         cells, found = position.cells, consequences(position)
         games = len(cells)
-        parts = [self._eye[cells[:, 0]].reshape(games, -1)]
+        parts: list[NDArray[Any]] = [self._eye[cells[:, 0]].reshape(games, -1)]
         parts += [self._eye[cells[:, ahead]].mean(1) for ahead in range(1, 1 + self._opponents)]
         parts += [_dice(position), found.danger_before[:, :NUM_TOKENS] / NUM_TOKENS]
         features = np.stack(
@@ -249,5 +249,3 @@ _CROSSINGS = {
 
 def _tables(num_players: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     return _CROSSINGS[num_players]
-
-

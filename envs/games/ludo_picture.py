@@ -13,7 +13,9 @@ from envs.games.ludo_track import SAFE_COORDINATES, SQUARES
 CELL = 24  # pixels
 SIDE = 15  # cells
 COLOURS = np.array([(215, 50, 50), (50, 110, 215), (240, 190, 30), (40, 160, 80)], np.uint8)  # by corner
-PAPER, TRACK, SAFE, LINE = (np.array(x, np.uint8) for x in ((236, 230, 218), (255, 255, 255), (200, 200, 200), (70,) * 3))
+PAPER, TRACK, SAFE, LINE = (
+    np.array(x, np.uint8) for x in ((236, 230, 218), (255, 255, 255), (200, 200, 200), (70,) * 3)
+)
 _PIPS = {1: "4", 2: "08", 3: "048", 4: "0268", 5: "02468", 6: "035268"}  # of a 3 x 3 raster
 
 

@@ -27,8 +27,7 @@ def spacing(num_players: int) -> int:
 def legal_faces() -> NDArray[np.uint8]:
     """By cell, the faces that move a token from there, face f as bit f - 1; uint8 [58]."""
     cell = np.arange(NUM_CELLS)
-    by_face = [(cell == BASE) if face < FACES else np.zeros(NUM_CELLS, bool) for face in range(1, FACES + 1)]
-    legal = [one | ((cell != BASE) & (cell + face <= GOAL)) for face, one in enumerate(by_face, 1)]
+    legal = [np.where(cell == BASE, face == FACES, cell + face <= GOAL) for face in range(1, FACES + 1)]
     return np.sum([one.astype(np.uint8) << bit for bit, one in enumerate(legal)], axis=0).astype(np.uint8)
 
 

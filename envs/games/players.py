@@ -39,8 +39,8 @@ def ludo_scores(found: Consequences, safe: NDArray[np.bool_]) -> NDArray[np.floa
     """What a simple player of Ludo thinks of each action, float64 [M, 12].
 
     A token into the goal 3, a capture 2, out of base 1 (half of it where an opponent stands on the start), onto a safe
-    square .4, off one -.35; less the danger where it lands, and half of what it escapes from; a little for squares, more
-    for a token that is far; after two tokens are in the goal, more for the one that is ahead; less for a six that a
+    square .4, off one -.35; minus the danger where it lands, plus half of what it escapes from; a little for squares,
+    more for a token that is far; after two tokens are in the goal, more for one that is ahead; less for a six that a
     token in base could use, for tokens on one square, and for a high face.
 
     Args:

@@ -29,7 +29,9 @@ _BITS = 1 << np.arange(CELLS)
 _POWERS = 3 ** np.arange(CELLS)
 # By the nine bits of a player's marks: whether they win, the cells as bools, and as a number of base 3.
 _BOARDS = (np.arange(_FULL + 1)[:, None] & _BITS) != 0
-_WINS = np.array([any((board & line) == line for line in (sum(1 << c for c in x) for x in LINES)) for board in range(512)])
+_WINS = np.array(
+    [any((board & line) == line for line in (sum(1 << c for c in x) for x in LINES)) for board in range(512)]
+)
 _TERNARY = _BOARDS @ _POWERS
 
 
