@@ -370,7 +370,7 @@ class Ludo:
         pairs = self._pairs.take(seat, 0)[:, None, :]
         faces = self._queue.take(rows)[:, None] >> np.array([0, 3, 6]) & 7
         legal = _PAIR_LEGAL.take(faces[..., None] * len(_PAIR_FACES) + pairs)
-        mask = legal.reshape(len(rows), -1).view(bool)
+        mask = legal.reshape(len(rows), self.num_actions // 2).view(bool)
         over = self.over.take(rows)
         if over.any():
             mask[over] = True

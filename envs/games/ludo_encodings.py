@@ -13,7 +13,7 @@ capture; that one is threatening. The number is (7 - distance) / 6, or (13 - dis
 coordinates; of the seat's tokens in each opponent's coordinates; of each opponent's tokens in the seat's coordinates
 (nothing where a token is on no square of that loop); three dice one-hot over 6 faces.
 
-``actions`` float32, 550 for two players: one-hot over 58 cells of the seat's four tokens; for each opponent how many of
+``actions`` float32, 420 for two players: one-hot over 58 cells of the seat's four tokens; for each opponent how many of
 its tokens stand on each of its cells, over 4; three dice one-hot over 6 faces; how endangered each own token is; and
 for each of the 12 actions what it would lead to (`ACTION_FEATURES`, see `consequences`), zero where it is illegal.
 """
@@ -115,7 +115,7 @@ def consequences(position: Position) -> Consequences:
     games, num_players, _ = cells.shape
     crossings, open_crossings = _tables(num_players)
     own = cells[:, 0]
-    new = _TARGETS[own[:, None, :], faces[:, :, None]].reshape(games, -1)
+    new = _TARGETS[own[:, None, :], faces[:, :, None]].reshape(games, NUM_SLOTS * NUM_TOKENS)
     captures = np.zeros(new.shape, np.int64)
     before, after = np.zeros(own.shape, np.float32), np.zeros(new.shape, np.float32)
     taken = np.zeros(games, bool)
@@ -181,12 +181,12 @@ class OneHot:
         cells = position.cells
         num_players = cells.shape[1]
         crossings = _tables(num_players)[0]
-        views = [cells.reshape(len(cells), -1)]
+        views = [cells.reshape(len(cells), num_players * NUM_TOKENS)]
         views += [crossings[ahead][cells[:, 0]] for ahead in range(1, num_players)]
         views += [crossings[num_players - ahead][cells[:, ahead]] for ahead in range(1, num_players)]
         places = np.concatenate(views, 1)
         out[:] = False
-        tokens = out[:, : -NUM_SLOTS * FACES].reshape(len(cells), -1, NUM_CELLS)
+        tokens = out[:, : -NUM_SLOTS * FACES].reshape(*places.shape, NUM_CELLS)
         row, column = np.nonzero(places != NOWHERE)
         tokens[row, column, places[row, column]] = True
         out[:, -NUM_SLOTS * FACES :] = _dice(position)
@@ -199,12 +199,9 @@ class Actions:
 
     def __init__(self, num_players: int) -> None:
         self._opponents = num_players - 1
-        self.size = (
-            NUM_CELLS * (NUM_TOKENS + self._opponents)
-            + NUM_SLOTS * FACES
-            + NUM_TOKENS
-            + NUM_SLOTS * NUM_TOKENS * len(ACTION_FEATURES)
-        )
+        self._features = NUM_SLOTS * NUM_TOKENS * len(ACTION_FEATURES)
+        places = NUM_CELLS * (NUM_TOKENS + self._opponents)
+        self.size = places + NUM_SLOTS * FACES + NUM_TOKENS + self._features
         self._eye = np.eye(NUM_CELLS, dtype=np.float32)
         self._safe = ludo_track.safe_cells(num_players)
 
@@ -212,7 +209,7 @@ class Actions:
         """Into float32 [M, size]."""
         cells, found = position.cells, consequences(position)
         games = len(cells)
-        parts: list[NDArray[Any]] = [self._eye[cells[:, 0]].reshape(games, -1)]
+        parts: list[NDArray[Any]] = [self._eye[cells[:, 0]].reshape(games, NUM_TOKENS * NUM_CELLS)]
         parts += [self._eye[cells[:, ahead]].mean(1) for ahead in range(1, 1 + self._opponents)]
         parts += [_dice(position), found.danger_before[:, :NUM_TOKENS] / NUM_TOKENS]
         features = np.stack(
@@ -230,7 +227,7 @@ class Actions:
             -1,
         )
         features *= (found.new != NOWHERE)[..., None]
-        np.concatenate([*parts, features.reshape(games, -1)], 1, out=out)
+        np.concatenate([*parts, features.reshape(games, self._features)], 1, out=out)
 
 
 ENCODINGS: dict[str, Callable[[int], Any]] = {"handcrafted": Handcrafted, "onehot": OneHot, "actions": Actions}
@@ -239,7 +236,7 @@ ENCODINGS: dict[str, Callable[[int], Any]] = {"handcrafted": Handcrafted, "oneho
 def _dice(position: Position) -> NDArray[np.bool_]:
     """The dice one-hot, bool [M, 18]."""
     shown = position.faces[..., None] == np.arange(1, FACES + 1)
-    return shown.reshape(len(shown), -1)
+    return shown.reshape(len(shown), NUM_SLOTS * FACES)
 
 
 _CROSSINGS = {
