@@ -45,7 +45,7 @@ ACTION_FEATURES = (
 DANGER = 0.8  # of an opponent 1 behind; falls with the distance, up to 6
 
 _TARGETS = ludo_track.targets()
-_DISTANCES = np.arange(14)
+_DISTANCES = np.arange(256)
 _NEAR = np.where((_DISTANCES >= 1) & (_DISTANCES <= 6), (7 - _DISTANCES) / 6, 0).astype(np.float32)
 _FAR = np.where((_DISTANCES >= 7) & (_DISTANCES <= 12), (13 - _DISTANCES) / 6, 0).astype(np.float32)
 _DANGER = np.where(_NEAR > 0, DANGER / np.maximum(_DISTANCES, 1), 0).astype(np.float32)
@@ -54,7 +54,7 @@ _PLACES = np.stack(  # by cell: cell / 57, in base, in play, in the goal
     + [np.arange(NUM_CELLS) == BASE, np.arange(NUM_CELLS) % GOAL != 0, np.arange(NUM_CELLS) == GOAL],
     -1,
 ).astype(np.float32)
-_BEFORE_ANY = 100  # a base, as a cell from which no distance is positive
+_FAR_OFF = np.uint8(100)  # a base, as a cell from which no square is near
 
 
 @dataclass(frozen=True)
@@ -94,45 +94,47 @@ class Consequences:
     own_start_taken: NDArray[np.bool_]
 
 
-def distances(squares: NDArray[np.uint8], hunters: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """How far hunters are behind squares: 1 .. 12, 0 or 13 for everything else.
+def distances(squares: NDArray[np.uint8], hunters: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """How far hunters are behind squares: 1 .. 12, and anything else where they are not.
+
+    Games lie along the last axis, as NumPy is several times as fast over a long last axis as over one of four.
 
     Args:
-        squares: as the hunters' cells, [M, K]; `NOWHERE` where they cannot capture.
-        hunters: their cells [M, 4].
+        squares: as the hunters' cells, [K, M]; `NOWHERE` where they cannot capture.
+        hunters: their cells [4, M].
 
     Returns:
-        int64 [M, K, 4].
+        uint8 [K, 4, M].
     """
-    standing = np.where(hunters == BASE, _BEFORE_ANY, hunters).astype(np.int16)
-    behind = squares.astype(np.int16)[:, :, None] - standing[:, None, :]
-    return np.clip(behind, 0, 13).astype(np.int64)
+    # Modulo 256, where neither what lies before a hunter, nor a base, nor NOWHERE comes near to 1 .. 12.
+    return squares[:, None] - np.where(hunters == BASE, _FAR_OFF, hunters)
 
 
 def consequences(position: Position) -> Consequences:
     """What each action would lead to."""
-    cells, faces = position.cells, position.faces
-    games, num_players, _ = cells.shape
+    cells, faces = np.ascontiguousarray(position.cells.transpose(1, 2, 0)), position.faces.T
+    num_players, _, games = cells.shape
     crossings, open_crossings = _tables(num_players)
-    own = cells[:, 0]
-    new = _TARGETS[own[:, None, :], faces[:, :, None]].reshape(games, NUM_SLOTS * NUM_TOKENS)
+    own = cells[0]
+    new = _TARGETS[own, faces[:, None]].reshape(NUM_SLOTS * NUM_TOKENS, games)
     captures = np.zeros(new.shape, np.int64)
     before, after = np.zeros(own.shape, np.float32), np.zeros(new.shape, np.float32)
     taken = np.zeros(games, bool)
     for ahead in range(1, num_players):
-        theirs = cells[:, ahead]
-        before += _DANGER[distances(open_crossings[ahead][own], theirs)].sum(-1)
-        square = open_crossings[ahead][new]
-        after += _DANGER[distances(square, theirs)].sum(-1)
-        captures += (square[:, :, None] == theirs[:, None, :]).sum(-1)
-        taken |= (theirs == crossings[ahead, ludo_track.START]).any(1)
+        theirs = cells[ahead]
+        before += _DANGER.take(distances(open_crossings[ahead].take(own), theirs)).sum(1)
+        square = open_crossings[ahead].take(new)
+        behind = distances(square, theirs)
+        after += _DANGER.take(behind).sum(1)
+        captures += (behind == 0).sum(1)
+        taken |= (theirs == crossings[ahead, ludo_track.START]).any(0)
     return Consequences(
-        np.tile(own, (1, NUM_SLOTS)),
-        new,
-        faces.repeat(NUM_TOKENS, 1),
-        captures,
-        np.tile(before, (1, NUM_SLOTS)),
-        after,
+        np.tile(own, (NUM_SLOTS, 1)).T,
+        new.T,
+        faces.repeat(NUM_TOKENS, 0).T,
+        captures.T,
+        np.tile(before, (NUM_SLOTS, 1)).T,
+        after.T,
         taken,
     )
 
@@ -147,23 +149,24 @@ class Handcrafted:
 
     def write(self, position: Position, out: NDArray[Any]) -> None:
         """Into float32 [M, size]."""
-        cells, faces = position.cells, position.faces
-        games, num_players, _ = cells.shape
+        cells, faces = np.ascontiguousarray(position.cells.transpose(1, 2, 0)), position.faces
+        num_players, _, games = cells.shape
         open_crossings = _tables(num_players)[1]
-        tokens = out[:, : -2 * NUM_SLOTS].reshape(games, num_players, NUM_TOKENS, TOKEN_FEATURES)
-        tokens[..., :4] = _PLACES[cells]
-        tokens[..., 4:] = 0
+        threats = np.zeros((TOKEN_FEATURES - 4, num_players, NUM_TOKENS, games), np.float32)
         for prey in range(num_players):
             for hunter in range(num_players):
                 if prey == hunter:
                     continue
-                squares = open_crossings[(hunter - prey) % num_players][cells[:, prey]]
-                between = distances(squares, cells[:, hunter])
+                squares = open_crossings[(hunter - prey) % num_players].take(cells[prey])
+                between = distances(squares, cells[hunter])
                 for k, by_distance in enumerate((_NEAR, _FAR)):
-                    threat = by_distance[between]
-                    threatened, threatening = tokens[:, prey, :, 4 + k], tokens[:, hunter, :, 6 + k]
-                    np.maximum(threatened, threat.max(2), out=threatened)
-                    np.maximum(threatening, threat.max(1), out=threatening)
+                    threat = by_distance.take(between)
+                    threatened, threatening = threats[k, prey], threats[2 + k, hunter]
+                    np.maximum(threatened, threat.max(1), out=threatened)
+                    np.maximum(threatening, threat.max(0), out=threatening)
+        tokens = out[:, : -2 * NUM_SLOTS].reshape(games, num_players, NUM_TOKENS, TOKEN_FEATURES)
+        tokens[..., :4] = _PLACES.take(position.cells, 0)
+        tokens[..., 4:] = threats.transpose(3, 1, 2, 0)
         out[:, -2 * NUM_SLOTS : -NUM_SLOTS] = faces / np.float32(FACES)
         out[:, -NUM_SLOTS:] = faces == FACES
 
@@ -198,36 +201,43 @@ class Actions:
     dtype = "float32"
 
     def __init__(self, num_players: int) -> None:
-        self._opponents = num_players - 1
+        self._places = NUM_CELLS * (NUM_TOKENS + num_players - 1)
         self._features = NUM_SLOTS * NUM_TOKENS * len(ACTION_FEATURES)
-        places = NUM_CELLS * (NUM_TOKENS + self._opponents)
-        self.size = places + NUM_SLOTS * FACES + NUM_TOKENS + self._features
-        self._eye = np.eye(NUM_CELLS, dtype=np.float32)
+        self.size = self._places + NUM_SLOTS * FACES + NUM_TOKENS + self._features
         self._safe = ludo_track.safe_cells(num_players)
 
     def write(self, position: Position, out: NDArray[Any]) -> None:
         """Into float32 [M, size]."""
         cells, found = position.cells, consequences(position)
-        games = len(cells)
-        parts: list[NDArray[Any]] = [self._eye[cells[:, 0]].reshape(games, NUM_TOKENS * NUM_CELLS)]
-        parts += [self._eye[cells[:, ahead]].mean(1) for ahead in range(1, 1 + self._opponents)]
-        parts += [_dice(position), found.danger_before[:, :NUM_TOKENS] / NUM_TOKENS]
-        features = np.stack(
-            [
-                np.ones(found.new.shape, bool),
-                found.new / np.float32(GOAL),
-                found.old == BASE,
-                found.captures / np.float32(NUM_TOKENS),
-                found.new == GOAL,
-                self._safe[found.new] & ~self._safe[found.old],
-                self._safe[found.old] & ~self._safe[found.new],
-                found.danger_after / NUM_TOKENS,
-                found.danger_before / NUM_TOKENS,
-            ],
-            -1,
+        games, num_players, _ = cells.shape
+        row, place = np.arange(games), cells.astype(np.int64)  # beyond 255
+        places = out[:, : self._places]
+        places[:] = 0
+        for token in range(NUM_TOKENS):
+            places[row, NUM_CELLS * token + place[:, 0, token]] = 1
+            for ahead in range(1, num_players):  # token by token, as two may stand on one cell
+                places[row, NUM_CELLS * (NUM_TOKENS + ahead - 1) + place[:, ahead, token]] += 1 / NUM_TOKENS
+        dice, danger, features = np.split(
+            out[:, self._places :], np.cumsum([NUM_SLOTS * FACES, NUM_TOKENS]).tolist(), axis=1
         )
-        features *= (found.new != NOWHERE)[..., None]
-        np.concatenate([*parts, features.reshape(games, self._features)], 1, out=out)
+        dice[:] = _dice(position)
+        danger[:] = found.danger_before[:, :NUM_TOKENS] / NUM_TOKENS
+        features = features.reshape(games, NUM_SLOTS * NUM_TOKENS, len(ACTION_FEATURES))
+        legal = found.new != NOWHERE
+        safe_before, safe_after = self._safe.take(found.old), self._safe.take(found.new)
+        columns = (
+            legal,
+            found.new / np.float32(GOAL) * legal,
+            (found.old == BASE) & legal,
+            found.captures / np.float32(NUM_TOKENS),
+            found.new == GOAL,
+            safe_after & ~safe_before,
+            safe_before & ~safe_after & legal,
+            found.danger_after / NUM_TOKENS,
+            found.danger_before / NUM_TOKENS * legal,
+        )
+        for i, column in enumerate(columns):
+            features[:, :, i] = column
 
 
 ENCODINGS: dict[str, Callable[[int], Any]] = {"handcrafted": Handcrafted, "onehot": OneHot, "actions": Actions}

@@ -65,11 +65,14 @@ def ludo_scores(found: Consequences, safe: NDArray[np.bool_]) -> NDArray[np.floa
 
 def _together(own: NDArray[np.int64], new: NDArray[np.int64]) -> NDArray[np.int64]:
     """How many own tokens in play would share the square of another one after each action, int64 [M, 12]."""
-    after = np.tile(own[:, None, :], (1, NUM_SLOTS * NUM_TOKENS, 1))
-    action = np.arange(NUM_SLOTS * NUM_TOKENS)
-    after[:, action, action % NUM_TOKENS] = new
-    after.sort(axis=-1)
-    return ((after[..., 1:] == after[..., :-1]) & (after[..., 1:] % GOAL != 0)).sum(-1)
+    # Of the three that stay, those on the square of one before them; and the moved one, if it comes to any of them.
+    action = np.arange(NUM_SLOTS * NUM_TOKENS) % NUM_TOKENS
+    others = np.array([[k for k in range(NUM_TOKENS) if k != token] for token in action])  # [12, 3]
+    first, second, third = (own[:, others[:, k]] for k in range(NUM_TOKENS - 1))
+    playing = [(cell % GOAL != 0) for cell in (second, third)]
+    together = ((second == first) & playing[0]).astype(np.int64) + (((third == first) | (third == second)) & playing[1])
+    joins = ((new == first) | (new == second) | (new == third)) & (new % GOAL != 0)
+    return together + joins
 
 
 def tictactoe_perfect(game: Any, generator: np.random.Generator, rows: Rows | None = None) -> NDArray[np.int64]:
