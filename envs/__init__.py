@@ -16,7 +16,7 @@ import difflib
 from collections.abc import Callable
 from typing import Any
 
-from envs import counting, envpool, grids, gymnasium, pettingzoo
+from envs import counting, envpool, grids, gymnasium, pettingzoo, selfplay
 from envs.gymnasium import make_single
 from envs.spec import EnvError, EnvSpec, Leaf
 from envs.world import Solo
@@ -45,6 +45,7 @@ WORLDS: dict[str, Callable[..., Any]] = {
     "counting_agents": counting.make_world,
     "grid": grids.make,
     "pettingzoo": pettingzoo.make,
+    "game": selfplay.make,
 }
 
 _CHOICES = {

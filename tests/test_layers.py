@@ -20,8 +20,8 @@ LAYERS = [
     {"learners"},
     {"processes"},
     {"diagnostics", "stacking", "shared"},
-    {"agents", "priorities", "learning", "replay_copy"},
-    {"algorithms", "acting", "replay", "recording", "checkpoint", "selfplay", "telemetry", "trace"},
+    {"agents", "priorities", "learning", "replay_copy", "selfplay"},
+    {"algorithms", "acting", "replay", "recording", "checkpoint", "telemetry", "trace"},
     {"networks", "metrics", "loggers", "boards", "limiter", "plot", "resources", "run_folder", "compose", "timeline"}
     | {"signals", "errors", "scripting"},
     {"validation"},

@@ -34,7 +34,7 @@ class EnvConfig:
     """Which environment is trained on, and how it is wrapped."""
 
     id: str = "CartPole-v1"
-    backend: str = one_of("gymnasium", "envpool", "counting", "counting_agents", "grid", "pettingzoo")
+    backend: str = one_of("gymnasium", "envpool", "counting", "counting_agents", "grid", "pettingzoo", "game")
     kwargs: dict[str, Any] = field(default_factory=dict)  # handed to the environment's constructor
     import_modules: list[str] = field(default_factory=list)  # packages that register the id when imported
     preprocessing: str = one_of("none", "atari")
@@ -165,6 +165,23 @@ class AgentsConfig:
 
 
 @dataclass(frozen=True)
+class OpponentsConfig:
+    """Whom an agent plays games against (env.backend=game): how often each kind is drawn for a seat and an episode."""
+
+    random: float = 0.2
+    scripted: float = 0.0  # the game's heuristic or perfect player, where there is one
+    latest: float = 0.3  # the agent itself, by its newest weights
+    snapshots: float = 0.5  # its past selves; as latest until there is one
+    snapshot_every_frames: int = 50_000
+    capacity: int = 20  # snapshots that are kept; the oldest makes room
+    active: int = 4  # of them, those that a worker plays against at a time
+    sampling: str = one_of("uniform", "last", "pfsp")
+    last_k: int = 5  # last: the newest so many
+    epsilon: float = 0.05  # random moves of latest and snapshots
+    evaluate_against: str = one_of("random", "scripted")
+
+
+@dataclass(frozen=True)
 class CheckpointConfig:
     """What is kept on disk."""
 
@@ -222,6 +239,7 @@ class Config:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     evaluator: EvaluatorConfig = field(default_factory=EvaluatorConfig)
     agents: AgentsConfig = field(default_factory=AgentsConfig)
+    opponents: OpponentsConfig = field(default_factory=OpponentsConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     faults: FaultsConfig = field(default_factory=FaultsConfig)
     logger: LoggerConfig = field(default_factory=LoggerConfig)

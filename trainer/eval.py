@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-import envs
+from envs import EnvError
 from trainer.checkpoint import CheckpointError
 from trainer.config import ConfigError
 from trainer.finished import add_arguments, open_run
-from trainer.processes.evaluator import evaluate
+from trainer.processes.evaluator import evaluate, world_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,12 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         config, players = open_run(options.run, options.policy)
-        world = envs.make_world(config.env, min(options.num_envs, options.episodes))
+        world = world_of(config, min(options.num_envs, options.episodes))
         for name in set(options.random) - set(world.agents):
             raise ConfigError(f"--random {name} names no agent of {config.env.id}: it has {', '.join(world.agents)}")
         played = evaluate(players, world, options.episodes, options.seed, options.random)
         world.close()
-    except (ConfigError, CheckpointError, envs.EnvError) as error:
+    except (ConfigError, CheckpointError, EnvError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     returns = [value for own in played for value in own.returns]

@@ -41,6 +41,8 @@ def restore(system: System) -> None:
     for plan, telemetry in zip(system.plans, system.telemetry, strict=True):
         if plan.name in kept.get("episodes", {}):
             telemetry.episodes.load_state_dict(kept["episodes"][plan.name])
+    if system.pool is not None:
+        system.pool.load(system.run_dir / "pool", lambda text: loggers.event(f"warning: {text}"))
     if system.shared is not None:
         found = checkpoint.newest(system.run_dir / "checkpoints", lambda text: loggers.event(f"warning: {text}"))
         if found is not None:

@@ -44,6 +44,7 @@ from trainer.processes import local_agent as local_agents
 from trainer.processes.learner import Agent, StackedAgents
 from trainer.replay import worker_rows
 from trainer.run_folder import remove_partial
+from trainer.selfplay import OpponentPool
 from trainer.shared import SharedAgent
 from trainer.signals import STOPPING, StopSignals
 from trainer.telemetry import Telemetry, joined
@@ -115,6 +116,7 @@ class System:
     workers: list[Agent | StackedAgents]
     learners: list[LearnerProcess] = field(default_factory=list)
     shared: Shared | None = None
+    pool: OpponentPool | None = None  # of opponents, in self-play
     collectors: CollectorWorkers | None = None  # None in the schedule `sequential`
     rollouts: list[collecting.Rollout] = field(default_factory=list)  # virtual workers of `sequential`
     evaluator: RemoteEvaluator | LocalEvaluator | None = None
@@ -189,6 +191,9 @@ class System:
                 "optimizer_steps": self.shared.agent.version,
                 "lock_recoveries": int(self.shared.agent.recovered[0]),
             }
+        if self.pool is not None:
+            self.pool.rebalance()
+            row |= self.pool.figures()
         return row | {
             "worker_restarts": 0 if self.collectors is None else self.collectors.restarts,
             "checkpoint_s": self.checkpoint_s,
@@ -240,6 +245,8 @@ class System:
             learner.save(frames)
         if self.shared is not None:
             self._save_shared(frames, saves)
+        if self.pool is not None:
+            self.pool.save(self.run_dir / "pool")
         run = {**more, "starts": self._starts(), "torch_rng": torch.get_rng_state()}
         run["episodes"] = {
             plan.name: own.episodes.state_dict() for plan, own in zip(self.plans, self.telemetry, strict=True)
@@ -301,6 +308,8 @@ class System:
             self._start_evaluator()
             for learner in self.learners:
                 learner.start()
+        if self.pool is not None:
+            self.publish()  # the opponents need weights before the first step
         if config.schedule.name in ("async", "sync"):
             self.collectors = CollectorWorkers(config, plans, self.board, self._create, self.loggers)
             self.collectors.start()
@@ -316,7 +325,13 @@ class System:
         starts = (self.resumed.starts + [max(self.resumed.starts, default=0)] * number)[:number]
         return [
             collecting.CollectorPlan(
-                self.config, agents, worker, starts[worker], snapshot_path(self.run_dir, worker), self.resumed.exact
+                self.config,
+                agents,
+                worker,
+                starts[worker],
+                snapshot_path(self.run_dir, worker),
+                self.resumed.exact,
+                pool=self.pool,
             )
             for worker in range(number)
         ]
@@ -419,9 +434,13 @@ def build(
     trace = open_trace(config, "learner" if workers else "main")
     for worker in workers:
         learning.follow(trace, worker)
+    pool = None
+    if config.env.backend == "game":
+        pool = OpponentPool(config.opponents, plans[0].weights.numel, plans[0].streams.num_workers)
     return System(
-        config, run_dir, plans, device, board, telemetry, loggers, stop, agents, workers, learners, trace=trace
-    )
+        config, run_dir, plans, device, board, telemetry, loggers, stop, agents, workers, learners, pool=pool,
+        trace=trace,
+    )  # fmt: skip
 
 
 def build_shared(

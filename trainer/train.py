@@ -148,6 +148,7 @@ class Loop:
             EverySeconds(config.logger.every_seconds),
             EverySeconds(SUPERVISE_EVERY_S),
         )
+        self.snapshot_every = Every(config.opponents.snapshot_every_frames)
         self.wall_s = 0.0  # of the runs that this one goes on with
         self.whole = True  # no round is going on
         if system.resumed.run:
@@ -159,6 +160,7 @@ class Loop:
         return {
             "wall_s": time.monotonic() - self.start,
             "evaluate_every": self.evaluate_every.state_dict(),
+            "snapshot_every": self.snapshot_every.state_dict(),
             "evaluating": self.system.evaluator is not None and self.system.evaluator.busy,
         }
 
@@ -166,6 +168,7 @@ class Loop:
         """Go on from there."""
         self.wall_s, self.evaluating = state["wall_s"], state["evaluating"]
         self.evaluate_every.load_state_dict(state["evaluate_every"])
+        self.snapshot_every.load_state_dict(state["snapshot_every"])
 
 
 def _train(system: System, loop: Loop) -> dict[str, Any]:
@@ -186,6 +189,8 @@ def _train(system: System, loop: Loop) -> dict[str, Any]:
             system.check()
         if loop.evaluate_every.crossed(frames):
             evaluator.request(frames)
+        if system.pool is not None and loop.snapshot_every.crossed(frames):
+            system.pool.add(system.flat(), frames)
         if evaluation := evaluator.poll():
             report(system, evaluation)
             if reached(config, evaluation):
@@ -287,7 +292,7 @@ def final_evaluation(system: System) -> dict[str, Any]:
         best = checkpoint.load(folder / "best" / "policy.pt")
     for name, kept in (("last", last), ("best", best)):
         crew.load(kept["weights"])
-        world = envs.make_world(config.env, min(config.evaluator.num_envs, config.evaluator.final_episodes))
+        world = evaluating.world_of(config, min(config.evaluator.num_envs, config.evaluator.final_episodes))
         seed = config.seed * SEEDS_PER_RUN + evaluating.SEED_OFFSET + config.evaluator.num_envs
         played = evaluating.evaluate(crew, world, config.evaluator.final_episodes, seed)
         results[name] = [episode for own in played for episode in own.returns]

@@ -26,19 +26,21 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         "schedule.frames_per_update schedule.episodes_per_update schedule.tolerance_frames schedule.frames_per_round "
         "schedule.episodes_per_round "
         "schedule.updates_per_round schedule.num_agents evaluator.episodes evaluator.final_episodes evaluator.num_envs "
-        "agents.hang_seconds faults.period_seconds faults.hang_seconds faults.worker_memory_mb "
+        "agents.hang_seconds opponents.snapshot_every_frames opponents.capacity opponents.active opponents.last_k "
+        "faults.period_seconds faults.hang_seconds faults.worker_memory_mb "
         "checkpoint.save_every_seconds checkpoint.keep_last logger.every_seconds "
         "telemetry.trace_events",
     ),
     "0 or above": (
         lambda x: x >= 0,
         "seed collector.epsilon_decay_frames collector.apex_alpha learner.learning_rate_end evaluator.every_frames "
-        "replay.priority_alpha faults.max_failures",
+        "replay.priority_alpha opponents.random opponents.scripted opponents.latest opponents.snapshots "
+        "faults.max_failures",
     ),
     "from 0 to 1": (
         lambda x: 0 <= x <= 1,
         "collector.epsilon_start collector.epsilon_end collector.apex_epsilon algorithm.munchausen_alpha "
-        "replay.priority_beta replay.priority_beta_end",
+        "replay.priority_beta replay.priority_beta_end opponents.epsilon",
     ),
     "above 0 and at most 1": (lambda x: 0 < x <= 1, "algorithm.gamma algorithm.target_tau algorithm.risk_level"),
     "2 or above": (lambda x: x >= 2, "algorithm.num_atoms"),

@@ -34,6 +34,7 @@ from trainer.boards import ControlBoard, WeightsReader, error_text, flatten_para
 from trainer.config import SEEDS_PER_RUN, Config
 from trainer.replay import worker_rows
 from trainer.resources import keep_freed_memory
+from trainer.selfplay import OpponentPool, PoolOpponents
 from trainer.signals import obey_parent
 from trainer.trace import Trace, all_of, open_trace
 
@@ -54,6 +55,7 @@ class CollectorPlan:
         start: how many processes had this number before, in this run and in those that it resumes.
         snapshot: where its state is kept for an exact resume; ``processes/collector.py`` writes it when asked.
         exact: go on from that state.
+        pool: of opponents, in self-play.
         first_env: number of its first sub-environment among those of all local agents (``shared_gradient``).
     """
 
@@ -64,6 +66,7 @@ class CollectorPlan:
     snapshot: Path | None = None
     exact: bool = False
     first_env: int = 0
+    pool: OpponentPool | None = None
 
 
 class Seat:
@@ -202,6 +205,12 @@ class Rollout:
         self.worker, self.schedule, self.snapshot = plan.worker, plan.config.schedule, plan.snapshot
         self.board, self.world = board, world
         self.seats = [Seat(agent, plan.worker, own, plan.start) for agent, own in zip(plan.agents, rows, strict=True)]
+        if plan.pool is not None:
+            agent = plan.agents[0]
+            world.opponents = PoolOpponents(
+                plan.config, agent.spec, plan.pool, agent.weights.reader(), plan.worker, world.num_envs,
+                [agent.seed, plan.worker, 2, plan.start],
+            )  # fmt: skip
         observations = world.reset(first_seed(plan))
         for seat, observation, present in zip(self.seats, observations, world.present, strict=True):
             seat.begin(observation, present)

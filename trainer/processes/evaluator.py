@@ -32,6 +32,7 @@ from trainer.boards import error_text, flatten_parameters
 from trainer.checkpoint import load, write_aside
 from trainer.config import SEEDS_PER_RUN, Config
 from trainer.resources import keep_freed_memory
+from trainer.selfplay import opponents_of_evaluation
 from trainer.signals import obey_parent
 from trainer.trace import all_of, open_trace
 
@@ -239,7 +240,7 @@ class Judge:
         best = float(load(self._path)["eval_return_mean"]) if self._path.exists() else -np.inf
         self._best = -np.inf if np.isnan(best) else best  # nobody has evaluated it
         self._players = Players(agents)
-        self._world = envs.make_world(config.env, min(config.evaluator.num_envs, config.evaluator.episodes))
+        self._world = world_of(config, min(config.evaluator.num_envs, config.evaluator.episodes))
         self.agents = all_of(self._world.agents)
 
     def evaluate(self, weights: Tensor, frames: int, taken_at: float) -> Evaluation:
@@ -264,6 +265,14 @@ class Judge:
     def close(self) -> None:
         """Close the environments."""
         self._world.close()
+
+
+def world_of(config: Config, num_envs: int) -> Any:
+    """The environments of an evaluation; a game's opponents are `opponents.evaluate_against`."""
+    world = envs.make_world(config.env, num_envs)
+    if config.env.backend == "game":
+        world.opponents = opponents_of_evaluation(config)
+    return world
 
 
 def save_policy(path: Path, flat: Tensor, frames: int, mean: float, **more: Any) -> None:

@@ -1,0 +1,173 @@
+"""A turn-based game as a world of one agent, whose opponents move within its steps.
+
+A transition leads from one decision of the agent to its next one, or to the end of the game: rewards are summed over
+what the opponents do in between, so that a loser's last reward is not lost, and a game's end is terminated. The agent's
+seat goes round: sub-environment i plays its e-th episode on seat ``(i + e) % num_players``. Who sits on the other seats
+is drawn for each of them at the begin of each episode.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.games import GAMES
+from envs.games.players import PLAYERS, Player, random_player
+from envs.spec import EnvError, EnvSpec
+from envs.world import AGENT, Observation, Step
+
+# (game, rows int64 [M], which opponent each is int64 [M]) -> actions int64 [M]
+NetworkPlayers = Callable[[Any, NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]]
+
+
+class Opponents:
+    """Who sits on the other seats of many games: functions, or networks that somebody else evaluates.
+
+    Args:
+        players: functions of `envs.games.players`.
+        chances: float64 [len(players)], how often each is drawn; may be changed at any time.
+        seed: of the draws.
+    """
+
+    def __init__(self, players: Sequence[Player], chances: NDArray[np.float64], seed: int | list[int] = 0) -> None:
+        self._players, self._chances = list(players), chances
+        self.generator = np.random.default_rng(seed)
+        self.kind = np.zeros((0, 0), np.int64)  # [N, P], index of the player on each seat
+
+    def draw(self, game: Any, rows: NDArray[np.int64]) -> None:
+        """Choose for every seat of the games ``rows``, int64 [M], whose episodes begin."""
+        if self.kind.shape != (game.num_games, game.num_players):
+            self.kind = np.zeros((game.num_games, game.num_players), np.int64)
+        chances = self._chances / self._chances.sum()
+        self.kind[rows] = self.generator.choice(len(chances), (len(rows), game.num_players), p=chances)
+
+    def act(self, game: Any, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Actions int64 [M] of whoever is to move in the games ``rows``, int64 [M]."""
+        kinds = self.kind[rows, game.to_move[rows]]
+        actions = np.zeros(len(rows), np.int64)
+        for kind in np.unique(kinds):
+            own = kinds == kind
+            actions[own] = self._players[kind](game, self.generator, rows[own])
+        return actions
+
+    def ended(self, game: Any, rows: NDArray[np.int64], seats: NDArray[np.int64]) -> None:
+        """Games ``rows`` [M] are over, in which the agent sat on ``seats``, int64 [M]; nothing is counted here."""
+
+
+class SelfPlay:
+    """``num_games`` games of one agent against `Opponents`; see `envs.world`.
+
+    Args:
+        game: one of `envs.games.GAMES`, already made.
+        opponents: may be replaced before a reset.
+    """
+
+    agents: tuple[str, ...] = (AGENT,)
+
+    def __init__(self, game: Any, opponents: Any) -> None:
+        self.game, self.opponents = game, opponents
+        n = game.num_games
+        self.num_envs: int = n
+        self.specs: tuple[EnvSpec, ...] = (game.spec,)
+        self.present = [np.ones(n, bool)]
+        self.raw_rewards = [np.zeros(n, np.float32)]
+        self.seat = np.zeros(n, np.int64)
+        self._episode = np.zeros(n, np.int64)
+        self._over, self._never = np.zeros(n, bool), np.zeros(n, bool)
+        self._rows, self._actions = np.arange(n), np.zeros(n, np.int64)
+
+    def reset(self, seed: int | None = None) -> list[Observation]:
+        """Begin every game anew; with a seed on the first seats."""
+        if seed is not None:
+            self._episode[:] = 0
+        self.game.reset(seed)
+        self._begin(self._rows)
+        self._over[:], self.present[0][:] = False, True
+        return [self._observe()]
+
+    def step(self, actions: list[NDArray[np.int64]]) -> list[Step]:
+        """The agent's move in every game, and the others' until it is to move again; ended games begin anew."""
+        reward, fresh = self.raw_rewards[0], self._over.copy()
+        reward[:] = 0
+        playing = ~fresh
+        self.game.step(actions[0], where=playing)
+        self._pay(playing)
+        if fresh.any():
+            self.game.reset_where(fresh)
+            self._begin(np.flatnonzero(fresh))
+        self._others_move(playing)
+        self._over[:] = self.game.over
+        ended = np.flatnonzero(self._over & playing)
+        if len(ended):
+            self.opponents.ended(self.game, ended, self.seat[ended])
+        np.logical_not(self._over, out=self.present[0])
+        return [(self._observe(), reward, self._over, self._never)]
+
+    def render(self) -> Any:
+        """The picture of game 0."""
+        return self.game.render(0)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def _begin(self, rows: NDArray[np.int64]) -> None:
+        self.seat[rows] = (rows + self._episode[rows]) % self.game.num_players
+        self._episode[rows] += 1
+        self.opponents.draw(self.game, rows)
+        starting = np.zeros(self.num_envs, bool)
+        starting[rows] = True
+        self._others_move(starting, paid=False)
+
+    def _others_move(self, where: NDArray[np.bool_], paid: bool = True) -> None:
+        game = self.game
+        while True:
+            waiting = where & ~game.over & (game.to_move != self.seat)
+            rows = np.flatnonzero(waiting)
+            if not len(rows):
+                return
+            self._actions[rows] = self.opponents.act(game, rows)
+            game.step(self._actions, where=waiting)
+            if paid:
+                self._pay(waiting)
+
+    def _pay(self, where: NDArray[np.bool_]) -> None:
+        rows = np.flatnonzero(where)
+        self.raw_rewards[0][rows] += self.game.rewards[rows, self.seat[rows]]
+
+    def _observe(self) -> Observation:
+        return {name: array.copy() for name, array in self.game.observe(self._rows, self.seat).items()}
+
+
+def make(env: Any, num_envs: int, render_mode: str | None = None) -> SelfPlay:
+    """Backend ``game``: ``num_envs`` games against random players; ``env`` has the attributes of EnvConfig.
+
+    Raises:
+        EnvError: there is no such game, or its settings are impossible.
+    """
+    if env.id not in GAMES:
+        near = difflib.get_close_matches(env.id, GAMES, n=1)
+        hint = f"; did you mean {near[0]}?" if near else "."
+        raise EnvError(f"{env.id}: env.backend=game has {', '.join(GAMES)}{hint}")
+    if render_mode == "human":
+        raise EnvError(f"{env.id}: a game has no window; let it write a video instead.")
+    try:
+        game = GAMES[env.id](num_envs, **env.kwargs)
+    except TypeError as error:
+        raise EnvError(f"{env.id}: env.kwargs={env.kwargs} cannot be: {error}") from error
+    return SelfPlay(game, Opponents([random_player], np.ones(1)))
+
+
+def scripted(env_id: str) -> Player:
+    """The scripted player of a game: the heuristic one, or the perfect one.
+
+    Raises:
+        EnvError: the game has none.
+    """
+    players = PLAYERS[env_id]
+    if not players:
+        raise EnvError(f"{env_id}: there is no scripted player of this game; set opponents.scripted=0.")
+    return next(iter(players.values()))
