@@ -25,7 +25,7 @@ ROWS, COLUMNS = 6, 7
 CELLS = ROWS * COLUMNS
 STRIDE = ROWS + 1
 DIRECTIONS = (1, STRIDE, STRIDE - 1, STRIDE + 1)  # up, right, right and down, right and up
-_BOTTOM = 1 << STRIDE * np.arange(COLUMNS)
+_BOTTOM = np.int64(1) << STRIDE * np.arange(COLUMNS)
 _COLUMN = (2**ROWS - 1) * _BOTTOM
 _TOP = _BOTTOM << ROWS - 1
 # Bit of a cell, as the observation lies: the top row first, int64 [6, 7].
@@ -87,9 +87,7 @@ class ConnectFour:
         column = chosen(NAME, action, self.action_mask, rows)
         self.rewards[:] = 0
         player = self.to_move.take(rows)
-        taken = self.pieces.take(rows, 0).sum(1)
-        # Adding a column's lowest bit to its pieces carries into the lowest free one.
-        piece = (taken & _COLUMN.take(column)) + _BOTTOM.take(column)
+        piece = landings(self.pieces.take(rows, 0).sum(1))[np.arange(len(rows)), column]
         own = self.pieces[rows, player] | piece
         self.pieces[rows, player] = own
         self.length[rows] += 1
@@ -125,6 +123,16 @@ class ConnectFour:
     def set_state(self, state: dict[str, Any]) -> None:
         """Stand where another one stood."""
         set_state(self, state)
+
+
+def landings(taken: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where a piece comes to lie in each column: its bit, int64 [M, 7], which is the seventh one if the column is full.
+
+    Args:
+        taken: the pieces of both, int64 [M].
+    """
+    # Adding a column's lowest bit to its pieces carries into the lowest free one.
+    return (taken[:, None] & _COLUMN) + _BOTTOM
 
 
 def wins(pieces: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -1,7 +1,7 @@
 """Players: functions ``player(game, generator, rows=None) -> action``, which choose for whoever is to move.
 
 ``rows`` int64 [M] are the games to choose in, by default all; the actions are int64 [M]. In games that are over any
-action is chosen, and has no effect. `PLAYERS` lists by game what there is besides ``random_player``.
+action is chosen, and has no effect. `PLAYERS` lists what there is for each game.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.games import ludo_track, tictactoe
+from envs.games import connect_four, ludo_track, tictactoe
 from envs.games.ludo_encodings import Consequences, consequences
 from envs.games.ludo_track import BASE, GOAL, NUM_SLOTS, NUM_TOKENS
 from envs.games.rows import Rows
@@ -82,6 +82,17 @@ def tictactoe_perfect(game: Any, generator: np.random.Generator, rows: Rows | No
     return _any_of(best | game.over.take(rows)[:, None], generator)
 
 
+def connect_four_heuristic(game: Any, generator: np.random.Generator, rows: Rows | None = None) -> NDArray[np.int64]:
+    """A column that wins at once; else one where the opponent would win at once; else any."""
+    rows = np.arange(game.num_games) if rows is None else rows
+    seats, landing = game.to_move.take(rows), connect_four.landings(game.pieces.take(rows, 0).sum(1))
+    mask = legal = game.action_mask.take(rows, 0)
+    for seat in (1 - seats, seats):  # the more urgent one last
+        fours = legal & connect_four.wins(game.pieces[rows, seat][:, None] | landing)
+        mask = np.where(fours.any(1)[:, None], fours, mask)
+    return _any_of(mask, generator)
+
+
 def _any_of(mask: NDArray[np.bool_], generator: np.random.Generator) -> NDArray[np.int64]:
     # One number for each action, as the largest of equal ones is any of them: legal ones are above 1, others below.
     numbers = generator.random(mask.shape, np.float32)
@@ -90,7 +101,7 @@ def _any_of(mask: NDArray[np.bool_], generator: np.random.Generator) -> NDArray[
 
 
 PLAYERS: dict[str, dict[str, Player]] = {
-    "ludo": {"heuristic": ludo_heuristic},
-    "tictactoe": {"perfect": tictactoe_perfect},
-    "connect_four": {},
+    "ludo": {"random": random_player, "heuristic": ludo_heuristic},
+    "connect_four": {"random": random_player, "heuristic": connect_four_heuristic},
+    "tictactoe": {"random": random_player, "perfect": tictactoe_perfect},
 }

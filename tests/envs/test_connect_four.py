@@ -6,7 +6,7 @@ import numpy as np
 
 from envs.games import ConnectFour, board_picture
 from envs.games.connect_four import wins
-from envs.games.players import random_player
+from envs.games.players import connect_four_heuristic, random_player
 
 CELLS = [(c, h) for c in range(7) for h in range(6)]
 STEPS = ((1, 0), (0, 1), (1, 1), (1, -1))
@@ -100,3 +100,21 @@ def test_the_picture():
     assert drawn[5 * 32 + 16, 16].tolist() == board_picture.COLOURS[0].tolist()
     assert drawn[5 * 32 + 16, 6 * 32 + 16].tolist() == board_picture.COLOURS[1].tolist()
     assert drawn[16, 16].tolist() == board_picture.PAPER.tolist()
+
+
+def test_the_heuristic_wins_blocks_and_else_plays_anything():
+    def chosen(*columns):
+        game = after(*columns)
+        return {int(connect_four_heuristic(game, np.random.default_rng(seed))[0]) for seed in range(60)}
+
+    assert chosen(0, 1, 0, 1, 0, 1) == {0}  # wins rather than blocks
+    assert chosen(0, 1, 0, 1, 0) == {0}  # blocks
+    assert chosen(2, 2, 3, 3) == set(range(7))  # nothing is urgent
+    assert chosen(2, 2, 3, 3, 4) == {1, 5}
+    assert chosen(*[3] * 6) == {0, 1, 2, 4, 5, 6}
+    game, generator = ConnectFour(2_000), np.random.default_rng(0)
+    seat = np.arange(2_000) % 2
+    while not game.over.all():
+        own, other = connect_four_heuristic(game, generator), random_player(game, generator)
+        game.step(np.where(game.to_move == seat, own, other))
+    assert (game.winner == seat).mean() > 0.9
