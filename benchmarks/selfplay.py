@@ -1,0 +1,196 @@
+"""Self-play: speed of Ludo, and how strong the presets become.
+
+    python -m benchmarks.selfplay [--json FILE] [--only speed tictactoe connect_four ludo] [--keep FOLDER]
+
+Speed is in finished games per minute against the public program's (../shared/seeds.md). Strength is measured exactly
+for tic-tac-toe, over all lines of its game tree, and by many games with seats balanced for the others.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.report import Row, parser, show
+
+PUBLIC_GAMES = {1: 5_200.0, 80: 105.0}  # games a minute of the public program by updates a game
+BARS = {1: 3.0, 80: 4.0}
+CEILING = (0.99479, 0.92487)  # of the outcome against random, first and second
+
+
+def speed(seconds: float) -> list[Row]:
+    """Games a minute at one and at 80 updates a game, network 256-256, batch 64."""
+    from benchmarks import parts
+
+    rows = []
+    for updates, bar in BARS.items():
+        config = parts.config(
+            "preset=ludo_selfplay", "learner.batch_size=64", f"schedule.episodes_per_update={1 / updates}",
+            "learner.warmup_frames=2_000", "env.kwargs.encoding=handcrafted", parts.BUDGET,
+        )  # fmt: skip
+        with parts.opened(config) as system:
+            from trainer.schedules import run_async
+
+            loop, board = run_async(system), system.agents[0].board
+            while board.updates[0] < 200:
+                next(loop)
+                system.check()
+            games, made, start = board.total_episodes(), int(board.updates[0]), time.perf_counter()
+            while time.perf_counter() - start < seconds:
+                next(loop)
+            spent = time.perf_counter() - start
+            games, made = board.total_episodes() - games, int(board.updates[0]) - made
+        rate = 60 * games / spent
+        rows.append(
+            Row(f"self-play, Ludo at {updates} updates a game / the public program", rate / PUBLIC_GAMES[updates],
+                bar=bar, detail=f"{rate:,.0f} games/min, {made / max(1, games):.1f} updates a game")
+        )  # fmt: skip
+    return rows
+
+
+def trained(preset: str, keep: Path | None, *words: str) -> tuple[Path, float]:
+    """A run of a preset, or the one that is kept from an earlier call, and its wall time in minutes."""
+    folder = (keep or Path(tempfile.mkdtemp())) / preset
+    if not (folder / "summary.json").exists():
+        command = [sys.executable, "-m", "trainer.run", f"preset={preset}", f"run_dir={folder}", "logger.terminal=none"]
+        subprocess.run([*command, "resume=auto", *words], check=True, stdout=subprocess.DEVNULL)
+    return folder, json.loads((folder / "summary.json").read_text())["wall_s"] / 60
+
+
+def policy_of(folder: Path) -> Callable[[Any, np.ndarray], np.ndarray]:
+    """The best policy of a run as a player: ``(game, rows) -> actions``, greedy."""
+    import torch
+
+    from trainer.finished import open_run
+
+    _, players = open_run(folder, "best")
+
+    def act(game: Any, rows: np.ndarray) -> np.ndarray:
+        seen = game.observe(rows)
+        size = game.num_games
+        padded = {name: np.resize(array, (size, *array.shape[1:])) for name, array in seen.items()}
+        leaves = [padded[leaf.name] for leaf in game.spec.leaves]
+        with torch.inference_mode():
+            actions, _ = players.policy(0, leaves, padded["action_mask"])(leaves, padded["action_mask"])
+        return actions[: len(rows)]
+
+    return act
+
+
+def score(name: str, act: Callable[[Any, np.ndarray], np.ndarray], player: Any, games: int, **kwargs: Any) -> float:
+    """Share of games won, draws counting half, seats balanced."""
+    from envs.games import GAMES
+
+    game = GAMES[name](games, **kwargs)
+    game.reset(123)
+    seats = np.arange(games) % game.num_players
+    rng = np.random.default_rng(5)
+    actions = np.zeros(games, np.int64)
+    while not game.over.all():
+        mine = np.flatnonzero(~game.over & (game.to_move == seats))
+        theirs = np.flatnonzero(~game.over & (game.to_move != seats))
+        if len(mine):
+            actions[mine] = act(game, mine)
+        if len(theirs):
+            actions[theirs] = player(game, rng, theirs)
+        game.step(actions)
+    return float(np.mean(np.where(game.winner < 0, 0.5, game.winner == seats)))
+
+
+def tictactoe(keep: Path | None) -> list[Row]:
+    """Outcomes over the whole game tree: against every move of a perfect player, and against a random one."""
+    from envs.games import GAMES
+    from envs.games.tictactoe import best_actions
+
+    folder, minutes = trained("tictactoe_selfplay", keep)
+    act, game = policy_of(folder), GAMES["tictactoe"](1)
+    best = best_actions()
+
+    def outcome(moves: tuple[int, ...], seat: int, reply: str) -> float:
+        """Of the agent on ``seat`` after some moves: the worst against perfect replies, the mean against random."""
+        game.reset(0)
+        for move in moves:
+            game.step(np.array([move]))
+        if game.over[0]:
+            return 0.0 if game.winner[0] < 0 else 1.0 if game.winner[0] == seat else -1.0
+        if game.to_move[0] == seat:
+            return known((*moves, int(act(game, np.arange(1))[0])), seat, reply)
+        legal = best[game.codes[0]] if reply == "perfect" else game.action_mask[0]
+        values = [known((*moves, int(move)), seat, reply) for move in np.flatnonzero(legal)]
+        return min(values) if reply == "perfect" else statistics.fmean(values)
+
+    known = functools.cache(outcome)
+    rows = []
+    for seat, (who, share) in enumerate((("first", 0.95), ("second", 0.88))):
+        rows += [
+            Row(f"self-play, tic-tac-toe, worst outcome against perfect play, moving {who}",
+                known((), seat, "perfect"), "", 0.0, detail=f"over all lines; trained in {minutes:.1f} min"),
+            Row(f"self-play, tic-tac-toe, outcome against random / ceiling, moving {who}",
+                known((), seat, "random") / CEILING[seat], bar=share, detail=f"exact; ceiling {CEILING[seat]}"),
+        ]  # fmt: skip
+    return rows
+
+
+def connect_four(keep: Path | None) -> list[Row]:
+    """Against random and the scripted player."""
+    from envs.games.players import PLAYERS, random_player
+
+    folder, minutes = trained("connect_four_selfplay", keep)
+    act = policy_of(folder)
+    rows = [
+        Row("self-play, connect four, score against random", score("connect_four", act, random_player, 2_000), "", 0.99,
+            detail=f"2,000 games, trained in {minutes:.1f} min"),
+    ]  # fmt: skip
+    for name, player in PLAYERS["connect_four"].items():
+        rows.append(
+            Row(f"self-play, connect four, score against the {name}", score("connect_four", act, player, 2_000), "")
+        )
+    return rows
+
+
+def ludo(keep: Path | None) -> list[Row]:
+    """4,000 games each against random and the heuristic, seats balanced."""
+    from envs.games.players import PLAYERS, random_player
+
+    folder, minutes = trained("ludo_selfplay", keep)
+    from trainer.config import from_yaml
+
+    act, kwargs = policy_of(folder), from_yaml(folder / "config.yaml").env.kwargs
+    heuristic = PLAYERS["ludo"]["heuristic"]
+    return [
+        Row("self-play, Ludo, won against random", score("ludo", act, random_player, 4_000, **kwargs), "", 0.92,
+            detail=f"4,000 games, seats balanced; trained in {minutes:.1f} min"),
+        Row("self-play, Ludo, won against the heuristic", score("ludo", act, heuristic, 4_000, **kwargs), "", 0.52,
+            detail="4,000 games, seats balanced"),
+    ]  # fmt: skip
+
+
+def main() -> None:
+    arguments = parser("Self-play.", seconds=10.0)
+    names = ["speed", "tictactoe", "connect_four", "ludo"]
+    arguments.add_argument("--only", nargs="*", choices=names, default=names)
+    arguments.add_argument("--keep", type=Path, help="runs that are here already are not trained again")
+    args = arguments.parse_args()
+    from benchmarks.machine import Meter
+
+    meter, rows = Meter(), []
+    if "speed" in args.only:
+        rows += speed(args.seconds)
+    for name, measure in (("tictactoe", tictactoe), ("connect_four", connect_four), ("ludo", ludo)):
+        if name in args.only:
+            rows += measure(args.keep)
+    show("Self-play", rows, args.json, meter.stop().note())
+
+
+if __name__ == "__main__":
+    main()
