@@ -1,0 +1,144 @@
+"""Connect four, as many games at a time as one likes; `envs.games` says how it is stepped.
+
+Two players by turns drop a piece into one of 7 columns of 6 cells, seat 0 first; four in a row, column or diagonal win,
+a full board is a draw. Actions are columns. The winner gets 1, the loser -1, a draw pays 0. The observation is bool
+[2, 6, 7]: the seat's own pieces, then the opponent's, the top row first.
+
+A player's pieces are a number: column c, height h from the bottom is bit 7 * c + h. The seventh bit of a column stays
+empty, so that no line runs from a column's top into the next one's bottom.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.games import board_picture
+from envs.games.rows import Rows, choice, chosen, require, to_advance
+from envs.spec import EnvSpec, Leaf
+from envs.state import set_state, state_of
+
+NAME = "connect_four"
+ROWS, COLUMNS = 6, 7
+CELLS = ROWS * COLUMNS
+STRIDE = ROWS + 1
+DIRECTIONS = (1, STRIDE, STRIDE - 1, STRIDE + 1)  # up, right, right and down, right and up
+_BOTTOM = np.int64(1) << STRIDE * np.arange(COLUMNS)
+_COLUMN = (2**ROWS - 1) * _BOTTOM
+_TOP = _BOTTOM << ROWS - 1
+# Bit of a cell, as the observation lies: the top row first, int64 [6, 7].
+_BITS = _BOTTOM << (ROWS - 1 - np.arange(ROWS))[:, None]
+
+
+class ConnectFour:
+    """``num_games`` games; the arrays and methods are those of `envs.games`.
+
+    Attributes:
+        num_actions: 7, the columns from left to right.
+        pieces: of each seat, int64 [num_games, 2], as bits; the file's head explains them.
+    """
+
+    def __init__(self, num_games: int, num_players: int = 2) -> None:
+        """Makes them, as they are after ``reset(0)``.
+
+        Args:
+            num_games: how many.
+            num_players: 2.
+
+        Raises:
+            EnvError: the settings are impossible.
+        """
+        require(num_games >= 1, f"{NAME}: num_games={num_games} must be at least 1.")
+        choice(NAME, "num_players", num_players, (2,))
+        n, shape = num_games, (2, ROWS, COLUMNS)
+        self.num_games, self.num_players, self.num_actions = n, 2, COLUMNS
+        self.spec = EnvSpec(
+            NAME, (Leaf("observation", shape, "bool", "binary"),), COLUMNS, has_mask=True, max_episode_steps=CELLS
+        )
+        self.to_move = np.zeros(n, np.int64)
+        self.action_mask = np.ones((n, COLUMNS), bool)
+        self.rewards = np.zeros((n, 2), np.float32)
+        self.over = np.zeros(n, bool)
+        self.winner = np.full(n, -1)
+        self.length = np.zeros(n, np.int64)
+        self.pieces = np.zeros((n, 2), np.int64)
+        self._every = np.arange(n)
+        self._seen = {"observation": np.zeros((n, *shape), bool), "action_mask": np.ones((n, COLUMNS), bool)}
+
+    def reset(self, seed: int | None = None) -> None:
+        """Starts every game; nothing is drawn, so that the seed does not matter."""
+        self.reset_where(np.ones(self.num_games, bool))
+
+    def reset_where(self, mask: NDArray[np.bool_]) -> None:
+        """Starts the games of a bool mask [N]."""
+        self.rewards[:] = 0
+        self.pieces[mask] = self.to_move[mask] = self.length[mask] = 0
+        self.over[mask], self.winner[mask], self.action_mask[mask] = False, -1, True
+
+    def step(self, action: NDArray[np.int64], where: NDArray[np.bool_] | None = None) -> None:
+        """Advances games by one decision; `envs.games` has the details.
+
+        Raises:
+            EnvError: an action is illegal.
+        """
+        rows = to_advance(self._every, self.over, where)
+        column = chosen(NAME, action, self.action_mask, rows)
+        self.rewards[:] = 0
+        player = self.to_move.take(rows)
+        piece = landings(self.pieces.take(rows, 0).sum(1))[np.arange(len(rows)), column]
+        own = self.pieces[rows, player] | piece
+        self.pieces[rows, player] = own
+        self.length[rows] += 1
+        self.action_mask[rows, column] = (piece & _TOP.take(column)) == 0
+        self.to_move[rows] = 1 - player
+        won = wins(own)
+        over = won | (self.length.take(rows) == CELLS)
+        if over.any():
+            ended, winners, mover = rows[over], rows[won], player[won]
+            self.over[ended], self.action_mask[ended], self.to_move[ended] = True, True, player[over]
+            self.winner[winners] = mover
+            self.rewards[winners, mover], self.rewards[winners, 1 - mover] = 1, -1
+
+    def observe(self, rows: Rows | None = None, seats: NDArray[np.int64] | None = None) -> dict[str, NDArray[Any]]:
+        """What seats see; `envs.games` has the details."""
+        rows = self._every if rows is None else rows
+        seats = self.to_move.take(rows) if seats is None else seats
+        seen = {name: array[: len(rows)] for name, array in self._seen.items()}
+        for plane, seat in enumerate((seats, 1 - seats)):
+            np.not_equal(self.pieces[rows, seat][:, None, None] & _BITS, 0, out=seen["observation"][:, plane])
+        other = (seats != self.to_move.take(rows))[:, None]
+        np.logical_or(self.action_mask.take(rows, 0), other, out=seen["action_mask"])
+        return seen
+
+    def render(self, index: int = 0) -> NDArray[np.uint8]:
+        """A picture of one game, rgb uint8 [192, 224, 3]."""
+        return board_picture.picture(self.pieces[index][:, None, None] & _BITS != 0)
+
+    def state(self) -> dict[str, Any]:
+        """Where all games stand."""
+        return state_of(self)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Stand where another one stood."""
+        set_state(self, state)
+
+
+def landings(taken: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where a piece comes to lie in each column: its bit, int64 [M, 7], which is the seventh one if the column is full.
+
+    Args:
+        taken: the pieces of both, int64 [M].
+    """
+    # Adding a column's lowest bit to its pieces carries into the lowest free one.
+    return (taken[:, None] & _COLUMN) + _BOTTOM
+
+
+def wins(pieces: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether pieces hold four in a line, bool [...]."""
+    found = np.zeros(pieces.shape, bool)
+    for step in DIRECTIONS:
+        pairs = pieces & pieces >> step
+        found |= (pairs & pairs >> 2 * step) != 0
+    return found

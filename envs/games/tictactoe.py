@@ -1,0 +1,173 @@
+"""Tic-tac-toe, as many games at a time as one likes; `envs.games` says how it is stepped.
+
+Two players by turns mark one of 3 x 3 cells, seat 0 first; three in a row, column or diagonal win, a full board is a
+draw. Actions are cells in row-major order. The winner gets 1, the loser -1, a draw pays 0. The observation is bool
+[2, 3, 3]: the seat's own marks, then the opponent's.
+
+A position is known by its code, of base 3: cell c counts 3^c, times 0 empty, 1 the marks of the one to move, 2 the
+other's.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.games import board_picture
+from envs.games.rows import Rows, choice, chosen, require, to_advance
+from envs.spec import EnvSpec, Leaf
+from envs.state import set_state, state_of
+
+NAME = "tictactoe"
+CELLS = 9
+LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
+_FULL = 2**CELLS - 1
+_BITS = 1 << np.arange(CELLS)
+_POWERS = 3 ** np.arange(CELLS)
+# By the nine bits of a player's marks: whether they win, the cells as bools, and as a number of base 3.
+_BOARDS = (np.arange(_FULL + 1)[:, None] & _BITS) != 0
+_WINS = np.array(
+    [any((board & line) == line for line in (sum(1 << c for c in x) for x in LINES)) for board in range(512)]
+)
+_TERNARY = _BOARDS @ _POWERS
+
+
+class TicTacToe:
+    """``num_games`` games; the arrays and methods are those of `envs.games`.
+
+    Attributes:
+        num_actions: 9, the cells in row-major order.
+        marks: the cells of each seat, int64 [num_games, 2], cell c as bit c.
+    """
+
+    def __init__(self, num_games: int, num_players: int = 2) -> None:
+        """Makes them, as they are after ``reset(0)``.
+
+        Args:
+            num_games: how many.
+            num_players: 2.
+
+        Raises:
+            EnvError: the settings are impossible.
+        """
+        require(num_games >= 1, f"{NAME}: num_games={num_games} must be at least 1.")
+        choice(NAME, "num_players", num_players, (2,))
+        n = num_games
+        self.num_games, self.num_players, self.num_actions = n, 2, CELLS
+        self.spec = EnvSpec(
+            NAME, (Leaf("observation", (2, 3, 3), "bool", "binary"),), CELLS, has_mask=True, max_episode_steps=CELLS
+        )
+        self.to_move = np.zeros(n, np.int64)
+        self.action_mask = np.ones((n, CELLS), bool)
+        self.rewards = np.zeros((n, 2), np.float32)
+        self.over = np.zeros(n, bool)
+        self.winner = np.full(n, -1)
+        self.length = np.zeros(n, np.int64)
+        self.marks = np.zeros((n, 2), np.int64)
+        self._every = np.arange(n)
+        self._seen = {"observation": np.zeros((n, 2, 3, 3), bool), "action_mask": np.ones((n, CELLS), bool)}
+
+    @property
+    def codes(self) -> NDArray[np.int64]:
+        """Of the positions, as the one to move sees them; int64 [num_games]."""
+        own = self.marks[self._every, self.to_move]
+        others = self.marks[self._every, 1 - self.to_move]
+        return _TERNARY[own] + 2 * _TERNARY[others]
+
+    def reset(self, seed: int | None = None) -> None:
+        """Starts every game; nothing is drawn, so that the seed does not matter."""
+        self.reset_where(np.ones(self.num_games, bool))
+
+    def reset_where(self, mask: NDArray[np.bool_]) -> None:
+        """Starts the games of a bool mask [N]."""
+        self.rewards[:] = 0
+        self.marks[mask] = self.to_move[mask] = self.length[mask] = 0
+        self.over[mask], self.winner[mask], self.action_mask[mask] = False, -1, True
+
+    def step(self, action: NDArray[np.int64], where: NDArray[np.bool_] | None = None) -> None:
+        """Advances games by one decision; `envs.games` has the details.
+
+        Raises:
+            EnvError: an action is illegal.
+        """
+        rows = to_advance(self._every, self.over, where)
+        cell = chosen(NAME, action, self.action_mask, rows)
+        self.rewards[:] = 0
+        player = self.to_move.take(rows)
+        self.marks[rows, player] |= _BITS.take(cell)
+        self.length[rows] += 1
+        self.action_mask[rows, cell] = False
+        self.to_move[rows] = 1 - player
+        won = _WINS.take(self.marks[rows, player])
+        _end(self, rows, player, won, won | (self.length.take(rows) == CELLS))
+
+    def observe(self, rows: Rows | None = None, seats: NDArray[np.int64] | None = None) -> dict[str, NDArray[Any]]:
+        """What seats see; `envs.games` has the details."""
+        rows = self._every if rows is None else rows
+        seats = self.to_move.take(rows) if seats is None else seats
+        seen = {name: array[: len(rows)] for name, array in self._seen.items()}
+        for plane, seat in enumerate((seats, 1 - seats)):
+            seen["observation"][:, plane] = _BOARDS.take(self.marks[rows, seat], 0).reshape(-1, 3, 3)
+        other = (seats != self.to_move.take(rows))[:, None]
+        np.logical_or(self.action_mask.take(rows, 0), other, out=seen["action_mask"])
+        return seen
+
+    def render(self, index: int = 0) -> NDArray[np.uint8]:
+        """A picture of one game, rgb uint8 [96, 96, 3]."""
+        return board_picture.picture(_BOARDS[self.marks[index]].reshape(2, 3, 3))
+
+    def state(self) -> dict[str, Any]:
+        """Where all games stand."""
+        return state_of(self)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Stand where another one stood."""
+        set_state(self, state)
+
+
+def _end(
+    game: TicTacToe, rows: Rows, player: NDArray[np.int64], won: NDArray[np.bool_], over: NDArray[np.bool_]
+) -> None:
+    if not over.any():
+        return
+    ended, winners, mover = rows[over], rows[won], player[won]
+    game.over[ended], game.action_mask[ended], game.to_move[ended] = True, True, player[over]
+    game.winner[winners] = mover
+    game.rewards[winners, mover], game.rewards[winners, 1 - mover] = 1, -1
+
+
+@functools.cache
+def solution() -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Tic-tac-toe, solved.
+
+    Returns:
+        by a position's code: its value for the one to move (1 won, 0 drawn, -1 lost), int64 [19683], and the actions
+        that reach it, bool [19683, 9]; zero and False for codes of no position in which one could be to move.
+    """
+    values, best = np.zeros(3**CELLS, np.int64), np.zeros((3**CELLS, CELLS), bool)
+    done: dict[tuple[int, int], int] = {}
+
+    def value(own: int, other: int) -> int:
+        """Of a position for the one to move, who owns the marks ``own``."""
+        if _WINS[other]:
+            return -1
+        if own | other == _FULL:
+            return 0
+        if (own, other) not in done:
+            outcome = {c: -value(other, own | 1 << c) for c in range(CELLS) if not (own | other) >> c & 1}
+            done[own, other] = top = max(outcome.values())
+            code = _TERNARY[own] + 2 * _TERNARY[other]
+            values[code] = top
+            best[code, [c for c, reached in outcome.items() if reached == top]] = True
+        return done[own, other]
+
+    value(0, 0)
+    return values, best
+
+
+def best_actions() -> NDArray[np.bool_]:
+    """By a position's code, the actions that do not give away its value; bool [19683, 9]."""
+    return solution()[1]
