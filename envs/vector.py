@@ -177,7 +177,10 @@ class SyncVector:
             self._start(index, begun.get("seed"))
             self._begun[index] = begun
             for action in list(own + self.spec.action_start):
-                self._rows[index], *_, self._infos[index] = self._env_steps[index](action)
+                try:
+                    self._rows[index], *_, self._infos[index] = self._env_steps[index](action)
+                except Exception as error:
+                    raise self._failure(index, f"step with action {action}, played again", error) from error
         self._write_observation()
         shown = {name: array.copy() for name, array in self._observation.items()}
         set_state(self, state["own"])

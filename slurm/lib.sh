@@ -163,8 +163,10 @@ newest_frames() {
   local rank newest
   FRAMES=0
   for rank; do
-    newest=$(find "$RUN_DIR/agent_$rank/checkpoints" -name 'frames_*.pt' 2>/dev/null | sort | tail -n 1)
-    if [[ $newest =~ frames_([0-9]{12})\.pt$ ]]; then FRAMES=$((FRAMES + 10#${BASH_REMATCH[1]})); fi
+    # Those of a world's several agents lie in agents/NAME/checkpoints.
+    newest=$(find "$RUN_DIR/agent_$rank" -path '*checkpoints/frames_*.pt' 2>/dev/null |
+      grep -o 'frames_[0-9]*\.pt$' | sort | tail -n 1) || true
+    if [[ $newest =~ ^frames_([0-9]{12})\.pt$ ]]; then FRAMES=$((FRAMES + 10#${BASH_REMATCH[1]})); fi
   done
 }
 

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from envs.counting import episode_length
-from trainer import checkpoint
+from trainer import checkpoint, run_folder
 from trainer.compose import load
 from trainer.config import SEEDS_PER_RUN, Config, ConfigError
 from trainer.errors import RunFailed
@@ -52,7 +52,8 @@ def stop_at(folder: Path, frames: int, number: int = signal.SIGUSR1) -> None:
     def watch() -> None:
         while max((row["frames"] for row in rows_of(folder)), default=0) < frames:
             time.sleep(0.005)
-        os.kill(os.getpid(), number)
+        if not (folder / "summary.json").exists():  # else it has ended, and nobody waits for the signal
+            os.kill(os.getpid(), number)
 
     threading.Thread(target=watch, daemon=True).start()
 
@@ -238,7 +239,7 @@ def test_torn_checkpoint_falls_back_to_the_one_before(stopped: Config) -> None:
     before, last = checkpoint.numbered(folder / "checkpoints")
     last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
     frames = int(before.stem.removeprefix("frames_"))
-    newest_frames = newest(folder)["frames_of_workers"]
+    newest_frames = checkpoint.load(before)["frames_of_workers"]
     summary = go_on(stopped, budget_frames=frames + 2_000)
     assert summary["status"] == "finished"
     log = (folder / "log.txt").read_text()
@@ -256,6 +257,59 @@ def test_without_its_replay_a_run_warms_up_anew_and_catches_up_with_nothing(stop
     summary = go_on(stopped, budget_frames=frames + 2_000)
     assert "the replay of agent_0 is gone" in (folder / "log.txt").read_text()
     assert summary["updates"] == updates + (summary["frames"] - frames - 200) // 4
+
+
+def test_second_and_third_resume_find_no_transition_over_a_stop(small_config: Callable[..., Config]) -> None:
+    """What a resume closes in memory reaches the disk, too."""
+    config = small_config(budget_frames=1_500, replay={"capacity_frames": 16_000})
+    train(config, [])
+    for frames in (3_000, 4_500, 6_000):
+        go_on(config, budget_frames=frames)
+    (folder,) = (Path(str(config.run_dir)) / "replay").iterdir()
+    upto = json.loads((folder / "upto.json").read_text())["upto"]
+    seen = np.fromfile(folder / "observation.bin", np.float32).reshape(2, 2_000, 4, 4).astype(np.int64)
+    final = np.fromfile(folder / "final.bin", bool).reshape(2, 2_000, 4)
+    starts = 0
+    for worker, count in enumerate(upto):
+        for env in range(4):
+            rows, last = seen[worker, :count, env], final[worker, :count, env]
+            start = np.flatnonzero(~last[:-1])
+            starts += len(start)
+            assert (rows[start + 1, :3] == rows[start, :3] + [0, 0, 1]).all()
+            assert len(set(rows[:, 0].tolist())) == 4  # other seeds after each resume
+    assert starts > 5_000
+
+
+def test_without_its_replay_twice_a_run_warms_up_twice(small_config: Callable[..., Config]) -> None:
+    config = small_config(budget_frames=2_000, checkpoint={"replay": False})
+    train(config, [])
+    for frames in (4_000, 6_000):
+        before = newest(Path(str(config.run_dir)))
+        begun = sum(before["frames_of_workers"])
+        summary = go_on(config, budget_frames=frames)
+        assert summary["updates"] == before["limiter"]["updates"] + (summary["frames"] - begun - 200) // 4
+
+
+def test_run_that_was_given_more_budget_and_killed_is_not_finished(tmp_path: Path) -> None:
+    run_dir = begun(tmp_path)
+    (run_dir / "summary.json").write_text(json.dumps({"status": "finished"}))
+    assert load([f"resume={run_dir}"], cores=4).finished
+    loaded = load([f"resume={run_dir}", "budget_frames=90_000"], cores=4)
+    assert not loaded.finished
+    with run_folder.opened(loaded.config, ["resume"]):
+        pass  # and here it was killed
+    assert not load([f"resume={run_dir}"], cores=4).finished
+
+
+def test_same_command_goes_on_where_there_are_other_cores(tmp_path: Path) -> None:
+    words = ["preset=lunarlander", f"run_dir={tmp_path / 'run'}", "resume=auto"]
+    config = load(words, cores=8).config
+    with run_folder.opened(config, words):
+        pass
+    again = load(words, cores=5).config
+    assert again.collector.num_workers == config.collector.num_workers == 6  # kept: nobody asked for others
+    fewer = load([*words, "collector.num_workers=3"], cores=5).config
+    assert (fewer.collector.num_workers, fewer.schedule.frames_per_round) == (3, 1_008)  # what was derived is derived anew
 
 
 def test_second_run_in_the_same_folder_is_refused(small_config: Callable[..., Config]) -> None:

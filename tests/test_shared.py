@@ -188,9 +188,9 @@ def test_hogwild_counts_what_overlapped(tmp_path: Path) -> None:
 
 
 def test_killed_local_agents_are_named_and_come_again(small_config: Callable[..., Config]) -> None:
-    """Ten kills at any moment; what the shared optimiser has counted is what the agents go on from."""
+    """Four kills at any moment; what the shared optimiser has counted is what the agents go on from."""
     config = small_config(
-        schedule={"name": "shared_gradient", "num_agents": 2}, budget_frames=12_000,
+        schedule={"name": "shared_gradient", "num_agents": 2}, budget_frames=1_000_000,
         env={"kwargs": {"step_seconds": 0.001}}, faults={"max_failures": 20},
     )  # fmt: skip
     folder, rng, killed = Path(str(config.run_dir)), np.random.default_rng(0), set()
@@ -214,17 +214,23 @@ def test_killed_local_agents_are_named_and_come_again(small_config: Callable[...
             for pid in rng.permutation(local_agents())[:1]:
                 killed.add(int(pid))
                 os.kill(int(pid), signal.SIGKILL)
+        frames = max(row["frames"] for row in rows_of(folder))
+        while max(row["frames"] for row in rows_of(folder)) < frames + 6_000:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=strike, daemon=True).start()
     summary = train(config, [])
-    assert summary["status"] == "finished" and killed
+    assert summary["stop_signal"] == signal.SIGTERM and killed
     log = (folder / "log.txt").read_text()
     for pid in killed:
         assert re.search(
             rf"the agent local_[01] \(pid {pid}\) died: it was ended by signal SIGKILL; it is started anew", log
         )
     row = [row for row in rows_of(folder) if "optimizer_steps" in row][-1]
-    assert row["optimizer_steps"] == row["updates"] == summary["updates"]
+    counted = flat(config)["shared"]
+    assert counted["version"] == int(counted["counts"][:, APPLIED].sum()) >= row["optimizer_steps"]
+    assert row["optimizer_steps"] > 6_000 / 4
     assert summary["learner_restarts"] == len(killed)
 
 

@@ -39,7 +39,8 @@ def save(folder: Path, state: dict[str, Any], frames: int, keep_last: int) -> Pa
     path = folder / f"frames_{frames:012d}.pt"
     write_aside({"format": FORMAT, **state}, path)
     for old in numbered(folder)[:-keep_last]:
-        old.unlink()
+        if old != path:
+            old.unlink()
     return path
 
 
@@ -48,13 +49,13 @@ def numbered(folder: Path) -> list[Path]:
     return sorted(folder.glob("frames_*.pt"))
 
 
-def newest(folder: Path, warn: Callable[[str], None] = lambda text: None) -> dict[str, Any] | None:
-    """The newest whole checkpoint of a run, or None where there is none; ``warn`` is told of torn ones."""
+def newest(folder: Path, torn: Callable[[Path, str], None] = lambda path, why: None) -> dict[str, Any] | None:
+    """The newest whole checkpoint of a run, or None where there is none; ``torn`` is told of those that are not."""
     for path in reversed(numbered(folder)):
         try:
             return load(path)
         except CheckpointError as error:
-            warn(f"{error}; the one before it is taken")
+            torn(path, str(error))
     return None
 
 

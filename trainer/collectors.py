@@ -21,7 +21,7 @@ import torch
 from trainer.agents import AgentPlan
 from trainer.boards import ControlBoard, split_error
 from trainer.config import Config, first_line
-from trainer.errors import RunFailed, exit_words, failures_within
+from trainer.errors import RunFailed, exit_words, one_too_many
 from trainer.learners import SHUTDOWN_S
 from trainer.loggers import Loggers
 from trainer.processes.collector import CollectorPlan, first_seed
@@ -143,9 +143,8 @@ class CollectorWorkers:
         return _Start(make)
 
     def _replace(self, worker: int, why: str, traceback: str) -> None:
-        count = failures_within(self._failures[worker], self.config.faults.period_seconds)
-        if count > self.config.faults.max_failures:
-            raise self._failure(worker, why, traceback, count)
+        if (often := one_too_many(self._failures[worker], self.config.faults)) is not None:
+            raise self._failure(worker, why + often, traceback)
         self.restarts += 1
         role, pid = f"collector {worker}", int(self.board.pid[worker])
         if traceback:
@@ -161,13 +160,8 @@ class CollectorWorkers:
         self.plans[worker] = dataclasses.replace(plan, start=plan.start + 1, exact=False)
         self._starting[worker] = self._begin([worker])
 
-    def _failure(self, worker: int, why: str, traceback: str, count: int = 1) -> RunFailed:
-        often = (
-            f" ({count} failures within {self.config.faults.period_seconds:.0f} s, more than faults.max_failures="
-            f"{self.config.faults.max_failures})"
-        )
-        text = f"{self._name(worker)} {why}{often if count > 1 else ''}"
-        return RunFailed(text, f"collector {worker}", traceback, int(self.board.pid[worker]))
+    def _failure(self, worker: int, why: str, traceback: str) -> RunFailed:
+        return RunFailed(f"{self._name(worker)} {why}", f"collector {worker}", traceback, int(self.board.pid[worker]))
 
     def _name(self, worker: int) -> str:
         return f"collector worker {worker} (pid {self.board.pid[worker]}, {self._what(worker)})"

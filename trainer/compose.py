@@ -44,6 +44,7 @@ MAY_CHANGE = (
     "learner.execution", "learner.num_threads", "learner.prefetch_batches", "learner.publish_every_updates",
     "schedule.tolerance_frames", "agents.hang_seconds", "evaluator.", "checkpoint.", "faults.", "logger.", "telemetry.",
 )  # fmt: skip
+DERIVED = ("collector.num_workers", "schedule.tolerance_frames", "schedule.frames_per_round")  # by `resolve`
 GROUPS = tuple(sorted(path.name for path in CONFIG_DIR.iterdir() if any(path.glob("*.yaml"))))
 KEYS = config_keys()
 
@@ -88,7 +89,7 @@ def load(arguments: Sequence[str], cores: int | None = None) -> Loaded:
     cores = available_cores() if cores is None else cores
     folder = _folder_to_resume(config)
     if folder is not None:
-        return _resumed(folder, overrides, resolve(config, cores), cores)
+        return _resumed(folder, overrides, config, cores)
     config = replace(config, resume=None)
     return Loaded(resolve(config, cores), reason, validate(config, cores))
 
@@ -116,7 +117,7 @@ def _resumed(folder: Path, overrides: Sequence[Override], asked: Config, cores: 
     Args:
         folder: of the run.
         overrides: what was typed: keys, and groups, which stand for all keys of their section (a preset: for all).
-        asked: what it makes of a run that begins, resolved.
+        asked: what it makes of a run that begins, not resolved: what the machine decides is kept.
         cores: that the run may use.
     """
     kept = from_yaml(folder / "config.yaml")
@@ -126,7 +127,8 @@ def _resumed(folder: Path, overrides: Sequence[Override], asked: Config, cores: 
     for key in old:
         named = "preset" in typed or key in typed or key.partition(".")[0] in typed & set(GROUPS)
         free = any(name.startswith(f"{key}.") for name in typed)
-        if key not in ("resume", "run_dir") and (named or free) and new[key] != old[key]:
+        decided = new[key] is None and key in DERIVED and key not in typed
+        if key not in ("resume", "run_dir") and (named or free) and not decided and new[key] != old[key]:
             changed[key] = new[key]
     for key, value in changed.items():
         if not key.startswith(MAY_CHANGE):
@@ -134,8 +136,9 @@ def _resumed(folder: Path, overrides: Sequence[Override], asked: Config, cores: 
                 f"{key}={value} cannot be when a run goes on, in {folder} it is {old[key]}: leave it out, or start "
                 f"another run; what may change is {', '.join(key + '*' * key.endswith('.') for key in MAY_CHANGE)}"
             )
-    if changed.keys() & {"collector.num_workers", "collector.envs_per_worker"}:  # what was derived from them
-        changed = {"schedule.tolerance_frames": None, "schedule.frames_per_round": None, **changed}
+    if changed.keys() & {"collector.num_workers", "collector.envs_per_worker"}:
+        derived = config_keys(resolve(_with_keys(kept, dict.fromkeys(DERIVED[1:])), cores))
+        changed = {**{key: None for key in DERIVED[1:] if old[key] == derived[key]}, **changed}
     config = replace(_with_keys(kept, changed), run_dir=str(folder), resume=str(folder))
     warnings, config = validate(config, cores), resolve(config, cores)
     summary = folder / "summary.json"

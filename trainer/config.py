@@ -192,7 +192,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class FaultsConfig:
-    """What is survived. A collector worker or the evaluator that dies or hangs is started anew."""
+    """What is survived. A collector worker that dies or hangs, and the evaluator if it dies, is started anew."""
 
     max_failures: int = 5  # of one of them within the period that are survived; 0: the first one ends the run
     period_seconds: float = 600.0

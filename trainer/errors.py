@@ -6,6 +6,8 @@ import signal
 import time
 from collections import deque
 
+from trainer.config import FaultsConfig
+
 
 class RunFailed(RuntimeError):
     """A run that ended before its budget for no wish of the user's; its text is one sentence for the user.
@@ -27,10 +29,17 @@ def exit_words(exitcode: int) -> str:
     return f"signal {signal.Signals(-exitcode).name}" if exitcode < 0 else f"exit code {exitcode}"
 
 
-def failures_within(times: deque[float], period_s: float) -> int:
-    """Count a failure of now, and how many there were within the last ``period_s`` seconds; forgets older ones."""
+def one_too_many(times: deque[float], faults: FaultsConfig) -> str | None:
+    """Count a failure of now among those of a process, which are forgotten after ``faults.period_seconds``.
+
+    Returns:
+        None while it is survived; else what to put behind the sentence that says what happened.
+    """
     now = time.monotonic()
     times.append(now)
-    while times[0] < now - period_s:
+    while times[0] < now - faults.period_seconds:
         times.popleft()
-    return len(times)
+    if len(times) <= faults.max_failures:
+        return None
+    often = f" ({len(times)} failures within {faults.period_seconds:.0f} s, more than faults.max_failures="
+    return f"{often}{faults.max_failures})" if len(times) > 1 else ""

@@ -16,7 +16,7 @@ from torch import Tensor
 from envs import EnvSpec
 from trainer.boards import split_error
 from trainer.config import Config
-from trainer.errors import RunFailed, exit_words, failures_within
+from trainer.errors import RunFailed, exit_words, one_too_many
 from trainer.loggers import Loggers
 from trainer.processes.evaluator import Evaluation, Judge
 from trainer.trace import open_trace
@@ -108,7 +108,7 @@ class RemoteEvaluator:
 
     def _fail(self, error: str) -> None:
         self._process.join(EXIT_CODE_S)  # its exit code comes a little later than the end of its pipe
-        code, faults = self._process.exitcode, self._config.faults
+        code = self._process.exitcode
         traceback, cause = split_error(error)
         what = f"{min(self._config.evaluator.num_envs, self._config.evaluator.episodes)} x {self._config.env.id}"
         text = (
@@ -116,8 +116,8 @@ class RemoteEvaluator:
             f"{cause or ('it closed its pipe' if code is None else f'it was ended by {exit_words(code)}')}"
         )
         self.close()
-        if failures_within(self._failures, faults.period_seconds) > faults.max_failures:
-            raise RunFailed(text, "evaluator", traceback, self._process.pid)
+        if (often := one_too_many(self._failures, self._config.faults)) is not None:
+            raise RunFailed(text + often, "evaluator", traceback, self._process.pid)
         self.restarts += 1
         if traceback:
             self._loggers.event(f"traceback of the evaluator:\n{traceback}", "evaluator", pid=self._process.pid)

@@ -11,12 +11,13 @@ from multiprocessing.process import BaseProcess
 
 from trainer.agents import AgentPlan
 from trainer.boards import split_error
-from trainer.errors import RunFailed, exit_words, failures_within
+from trainer.errors import RunFailed, exit_words, one_too_many
 from trainer.limiter import NO_LIMIT, Limiter
 from trainer.loggers import Loggers
 
 START_LEARNER_S = 60.0  # that an agent's learner process may take to start
-SHUTDOWN_S = 4.0  # until one that does not end by itself is killed
+SHUTDOWN_S = 4.0  # until one that does not end by itself, nor shows life, is killed
+SAVING_S = 120.0  # until one that saves is killed
 
 
 class LearnerProcess:
@@ -55,6 +56,7 @@ class LearnerProcess:
     def start(self) -> None:
         """Start it; it goes on from its agent's newest checkpoint, if there is one."""
         self._pipe, theirs = Pipe()
+        self._error = ""  # that ended it, which it tells before it is gone
         self.plan.board.learner_heartbeat[0] = time.monotonic() + START_LEARNER_S
         self._process = self._start(theirs)
         theirs.close()
@@ -77,7 +79,7 @@ class LearnerProcess:
             RunFailed: that happened more often than ``faults.max_failures`` allows.
         """
         assert self._process is not None
-        error = self._read()
+        self.read()
         silent = time.monotonic() - self.plan.board.learner_heartbeat[0]
         if self._process.exitcode is None and silent < self._hang_s:
             return
@@ -85,20 +87,15 @@ class LearnerProcess:
             why = f"showed no sign of life for {silent:.0f} s and was ended"
             self._process.kill()
         else:
-            traceback, cause = split_error(error)
+            traceback, cause = split_error(self._error)
             why = f"died: {cause or f'it was ended by {exit_words(self._process.exitcode)}'}"
             if traceback:
                 self._event(f"traceback of the {self._what} {self.plan.name}:\n{traceback}")
         self.plan.board.frame_limit[0] = self.plan.config.budget_frames  # nobody waits for it
         self.plan.board.episode_limit[0] = NO_LIMIT
         text = f"the {self._what} {self.plan.name} (pid {self._process.pid}) {why}"
-        faults = self.plan.config.faults
-        if (count := failures_within(self._failures, faults.period_seconds)) > faults.max_failures:
-            raise RunFailed(
-                f"{text} ({count} failures within {faults.period_seconds:.0f} s, more than faults.max_failures="
-                f"{faults.max_failures})",
-                role="learner",
-            )
+        if (often := one_too_many(self._failures, self.plan.config.faults)) is not None:
+            raise RunFailed(text + often, role="learner")
         self.restarts += 1
         self._event(f"{text}; it is started anew{self._source}")
         self.start()
@@ -107,19 +104,28 @@ class LearnerProcess:
         assert self._process is not None
         self._loggers.event(text, role="learner", agent=self.plan.name, pid=self._process.pid)
 
-    def _read(self) -> str:
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self._process is not None and self._process.exitcode is None
+
+    def read(self) -> None:
+        """Take what it reports."""
         try:
             while self._pipe.poll():
                 kind, value = self._pipe.recv()
                 if kind == "row":
                     self.figures = value
-                elif kind == "saved":
+                elif kind in ("saved", "unsaved"):
                     self.saves += 1
                 elif kind == "error":
-                    return str(value)
+                    self._error = str(value)
+                if kind == "unsaved":
+                    self._event(
+                        f"warning: the checkpoint of {self.plan.name} could not be written ({value}): make room"
+                    )
         except (EOFError, OSError):
-            pass
-        return ""
+            return  # it is dead, which check() finds
 
     def save(self, frames: int) -> None:
         """Ask for a checkpoint after ``frames`` frames of the run."""
@@ -139,7 +145,14 @@ class LearnerProcess:
         """Let it save its last checkpoint and end; kill it if it does not."""
         if self._process is None:
             return
+        deadline = time.monotonic() + SAVING_S
         self._process.join(SHUTDOWN_S)
+        while self._process.exitcode is None and time.monotonic() < deadline and self._beats():
+            self._process.join(SHUTDOWN_S)  # it saves a large replay
         if self._process.exitcode is None:
             self._process.kill()
+        self.read()
         self._pipe.close()
+
+    def _beats(self) -> bool:
+        return time.monotonic() - float(self.plan.board.learner_heartbeat[0]) < SHUTDOWN_S

@@ -38,6 +38,7 @@ class Limiter:
         self.tolerance_frames = tolerance_frames
         self.episodes_per_update, self.tolerance_episodes = episodes_per_update, tolerance_episodes
         self.updates = 0
+        self._warm_up = warmup_frames  # of an empty replay
         self._before = 0  # of them, those that were made before a resumed run's replay was lost
         self._episodes_before = 0  # finished until then
 
@@ -70,7 +71,7 @@ class Limiter:
     def begin_again(self, frames: int, episodes: int = 0) -> None:
         """Go on with an empty replay: first comes a warm-up, and nothing is owed for what was before."""
         self._before, self._episodes_before = self.updates, episodes
-        self.warmup_frames = min(frames + self.warmup_frames, self.budget_frames)
+        self.warmup_frames = min(frames + self._warm_up, self.budget_frames)
 
     def settled(self, frames: int, episodes: int = 0) -> bool:
         """Whether every update that is due is made; without a limit, always."""

@@ -170,6 +170,7 @@ class PrioritizedStreamSampler(Sampler):
     def update(self, stream: np.ndarray, time: np.ndarray, error: np.ndarray) -> None:
         """New TD errors float [n] of transitions drawn before; those that were let go of meanwhile are left out."""
         known = (time >= self._begin[stream]) & (time < self._adopted[stream]) & self.intact(stream, time)
+        known &= np.isfinite(error)  # what ends a run must not end the one that goes on with its checkpoint
         self.rejected += int(len(known) - np.count_nonzero(known))
         if known.any():
             error = error[known].astype(np.float64)
@@ -215,7 +216,10 @@ class PrioritizedStreamSampler(Sampler):
         known = np.zeros(self.tree.size, bool)
         known[self.streams.index(*_ranges(self._begin, self._adopted))] = True
         known &= ~self._final
-        self.tree[np.arange(self.tree.size)] = np.where(known, state_dict["priorities"].numpy(), 0.0)
+        priorities = state_dict["priorities"].numpy()
+        if state_dict.get("moved"):  # among rows that were adopted there are some that had not been
+            priorities = np.where(priorities > 0, priorities, (self.largest + self.eps) ** self.alpha)
+        self.tree[np.arange(self.tree.size)] = np.where(known, priorities, 0.0)
 
     def _empty(self) -> None:
         """Nothing is kept besides what the cursors say."""

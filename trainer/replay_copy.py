@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -33,11 +34,20 @@ class ReplayCopy:
         streams: its layout.
         cursor: int64 [S], rows published in each stream; shared with the workers.
         behind: rows before a start that it needs (frame stack - 1).
+        oldest: int64 [S], the oldest row of each stream that is whole in the storage; shared.
     """
 
     def __init__(
-        self, folder: Path, storage: LazyMemmapStorage, streams: StreamLayout, cursor: np.ndarray, behind: int = 0
+        self,
+        folder: Path,
+        storage: LazyMemmapStorage,
+        streams: StreamLayout,
+        cursor: np.ndarray,
+        behind: int = 0,
+        oldest: np.ndarray | None = None,
     ) -> None:
+        self._oldest = np.zeros(streams.num_streams, np.int64) if oldest is None else oldest
+        self.beat: Callable[[], None] = lambda: None  # called now and then, as saving may take long
         self._folder, self.streams, self.cursor, self.behind = folder, streams, cursor, behind
         self.columns = {name: column.numpy() for name, column in storage._storage.items()}
         self._upto = np.zeros(streams.num_workers, np.int64)  # rows of each worker's streams that are on the disk
@@ -57,11 +67,14 @@ class ReplayCopy:
         write_json(folder / "upto.json", {"upto": upto.tolist()})
         self.bytes_written = 0
         for name, column in self.columns.items():
+            self.beat()
             file = os.open(folder / f"{name}.bin", os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 os.ftruncate(file, column.nbytes)
                 for worker, block in enumerate(column.reshape(streams.num_workers, ring, -1)):
-                    begin, end = max(int(self._upto[worker]), int(upto[worker]) - ring), int(upto[worker])
+                    # The last two may have been closed since: `close_episodes`.
+                    begin = max(int(self._upto[worker]) - 2, int(upto[worker]) - ring, 0)
+                    end = int(upto[worker])
                     for slot, count in pieces(begin, end, ring):
                         self._write(file, block[slot : slot + count], (worker * ring + slot) * block[0].nbytes)
                 os.fsync(file)
@@ -69,11 +82,14 @@ class ReplayCopy:
                 os.close(file)
         self._upto = upto
         overtaken = self.cursor[:: streams.envs_per_worker] - ring + 1  # the row behind the newest may be half written
-        self._first = np.maximum(self._first, overtaken)
-        for other in self._folder.iterdir():
-            if other != folder:
-                shutil.rmtree(other)
+        self._first = np.maximum.reduce([self._first, overtaken, self._oldest[:: streams.envs_per_worker]])
         return {"upto": upto.tolist(), "first": self._first.tolist(), "streams": asdict(streams)}
+
+    def forget_other_layouts(self) -> None:
+        """Once a checkpoint names this layout, the rows of those before it are of no use."""
+        for other in self._folder.iterdir():
+            if other != self._of(self.streams):
+                shutil.rmtree(other)
 
     def _write(self, file: int, rows: np.ndarray, offset: int) -> None:
         left = memoryview(cast(Any, rows.view(np.uint8).reshape(-1)))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import envs
+from envs import EnvError
 from trainer import checkpoint
 from trainer.agents import AgentPlan
 from trainer.checkpoint import CheckpointError
@@ -28,11 +31,16 @@ def restore(system: System) -> None:
     except CheckpointError as error:
         loggers.event(f"warning: {error}")
     whole = [_restore_agent(system, plan, run.get("frames")) for plan in system.plans]
+    if system.shared is not None:
+        found = checkpoint.newest(system.run_dir / "checkpoints", partial(_set_aside, system, ""))
+        if found is not None:
+            system.shared.agent.load_state_dict(found["shared"])
+        whole.append(found is not None and found["whole"])
     exact = system.config.schedule.name != "async" and all(whole) and _workers_can_go_on(system, run)
     if not exact:
         for plan in system.plans:
             _close_all(plan)
-    if system.config.schedule.name != "async" and not exact:
+    if system.config.schedule.name != "async" and not exact and system.total_frames():
         loggers.event(
             "the workers begin new episodes, so this run will not be bit-identical to one that was not stopped: it was "
             "stopped within a round, its workers are others now, or its environment cannot tell its state"
@@ -43,10 +51,6 @@ def restore(system: System) -> None:
             telemetry.episodes.load_state_dict(kept["episodes"][plan.name])
     if system.pool is not None:
         system.pool.load(system.run_dir / "pool", lambda text: loggers.event(f"warning: {text}"))
-    if system.shared is not None:
-        found = checkpoint.newest(system.run_dir / "checkpoints", lambda text: loggers.event(f"warning: {text}"))
-        if found is not None:
-            system.shared.agent.load_state_dict(found["shared"])
     system.resumed = Resumed(list(kept.get("starts", [])), exact, kept)
     loggers.event(
         f"goes on after {system.total_frames()} frames and "
@@ -54,15 +58,21 @@ def restore(system: System) -> None:
     )
 
 
+def _set_aside(system: System, agent: str, path: Path, why: str) -> None:
+    """Tell of a torn checkpoint, and rename it: among the newest that are kept it would push whole ones out."""
+    system.loggers.event(f"warning: {why}; the one before it is taken", agent=agent)
+    path.rename(path.with_name(f"torn_{path.name}"))
+
+
 def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
     """Load an agent; whether it is as it was after ``frames`` frames of the run, replay and all."""
     loggers = system.loggers
-    found = checkpoint.newest(plan.folder, lambda text: loggers.event(f"warning: {text}", agent=plan.name))
+    found = checkpoint.newest(plan.folder, partial(_set_aside, system, plan.name))
     if found is None:
         loggers.event(f"warning: there is no checkpoint in {plan.folder} yet: {plan.name} begins anew", agent=plan.name)
         return False
     agent = next((agent for agent in system.agents if agent.plan is plan), None)
-    board, of_workers = plan.board, found["frames_of_workers"]
+    board, of_workers, lost = plan.board, found["frames_of_workers"], False
     if len(of_workers) == len(board.frames):
         board.frames[:] = of_workers
     else:
@@ -84,7 +94,7 @@ def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
             agent=plan.name,
         )
         board.cursor[:] = 0
-        board.lost_at[0] = board.total_frames()
+        board.lost_at[0], lost = board.total_frames(), True
     if agent is not None:
         agent.load_state_dict(found, with_sampler=False)
     board.updates[0] = found["limiter"]["updates"]
@@ -93,13 +103,13 @@ def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
             learner.limiter.load_state_dict(found["limiter"])
             if board.lost_at[0]:
                 learner.limiter.begin_again(int(board.lost_at[0]), int(board.episodes_before[0]))
-    if board.lost_at[0]:
+    if lost:
         return False
     return found["frames"] == frames and found["replay"]["streams"] == asdict(plan.streams)
 
 
 def _workers_can_go_on(system: System, run: dict[str, Any]) -> bool:
-    """Whether every worker's state belongs to this checkpoint, and the first one's environments can be put there."""
+    """Whether every worker's state belongs to this checkpoint, and its environments can be put there."""
     streams = system.plans[0].streams
     try:
         states = _worker_states(system)
@@ -107,20 +117,29 @@ def _workers_can_go_on(system: System, run: dict[str, Any]) -> bool:
         return False
     if any(state["number"] != run["frames"] or state["world"] is None for state in states):
         return False
-    world = envs.make_world(system.config.env, streams.envs_per_worker)
-    try:
-        world.reset(system.config.seed)
-        actions = [
-            episode_actions(worker_rows(plan.storage, plan.streams, 0), seat["time"], seat["age"].numpy())
-            for plan, seat in zip(system.plans, states[0]["seats"], strict=False)  # local agents have one seat each
-        ]
-        world.set_state(states[0]["world"], actions)
-    except ValueError as error:
-        system.loggers.event(f"warning: {error}")
-        return False
-    finally:
-        world.close()
+    for worker, state in enumerate(states):
+        world = envs.make_world(system.config.env, streams.envs_per_worker)
+        try:
+            world.reset(system.config.seed)
+            actions = [
+                episode_actions(rows, seat["time"], seat["age"].numpy())
+                for rows, seat in zip(_rows_of(system, worker), state["seats"], strict=True)
+            ]
+            world.set_state(state["world"], actions)
+        except (ValueError, EnvError) as error:
+            system.loggers.event(f"warning: {error}")
+            return False
+        finally:
+            world.close()
     return True
+
+
+def _rows_of(system: System, worker: int) -> list[dict[str, np.ndarray]]:
+    """A worker's columns of every agent; a local agent's of its own."""
+    if system.shared is not None:
+        plan = system.plans[worker]
+        return [worker_rows(plan.storage, plan.streams, 0)]
+    return [worker_rows(plan.storage, plan.streams, worker) for plan in system.plans]
 
 
 def _worker_states(system: System) -> list[dict[str, Any]]:

@@ -97,8 +97,8 @@ def _sweep(folder: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
     except BlockingIOError:
         return  # its process lives
-    except FileNotFoundError:
-        return  # another one sweeps it
+    except (FileNotFoundError, PermissionError):
+        return  # another one sweeps it; it is another user's
 
 
 def _describe(path: Path, config: Config, command: list[str], lock: TextIO) -> None:
@@ -107,6 +107,7 @@ def _describe(path: Path, config: Config, command: list[str], lock: TextIO) -> N
     lock.write(f"pid {os.getpid()} on {platform.node()}\n")
     lock.flush()
     remove_partial(path)
+    (path / "summary.json").unlink(missing_ok=True)  # of a run that was given more budget: it is not finished now
     write_text(path / "config.yaml", to_yaml(replace(config, resume=None)))
     with open(path / "command.txt", "a") as commands:
         commands.write(shlex.join(command) + "\n")
@@ -151,7 +152,10 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write aside and rename."""
     aside = aside_of(path)
-    aside.write_text(text)
+    with open(aside, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(aside, path)
 
 

@@ -84,7 +84,7 @@ def _updates(system: System, worker: Agent | StackedAgents) -> Iterator[bool]:
         agent.anneal(frames)
         due = agent.limiter.due(frames, agent.board.total_episodes())
         if fixed is not None:
-            due = fixed if frames >= agent.config.learner.warmup_frames else 0
+            due = fixed if frames >= agent.limiter.warmup_frames else 0
         owed.append(0 if agent.frozen else int(due))
     while any(owed):
         chunk = [min(due, agent.config.learner.prefetch_batches) for agent, due in zip(agents, owed, strict=True)]

@@ -89,6 +89,7 @@ class SharedAgent:
     def join(self, number: int, learner: Learner) -> None:
         """Let a local agent's optimiser be the shared one from now on, and take its weights."""
         learner.optimize = partial(self.apply, number, learner)
+        self.counts[number, BEGUN] = self.counts[number, ENDED]  # a predecessor may have died between the two
         self.pull(number, learner.trained)
 
     def apply(self, number: int, learner: Learner, gradients: Sequence[Tensor]) -> None:
@@ -101,8 +102,9 @@ class SharedAgent:
             return
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
-            if self.holder[0]:  # it died within; what it was writing is in the slot that is not in use
+            if dead := int(self.holder[0]):  # it died within; what it was writing is in the slot that is not in use
                 self.recovered[0] += 1
+                self.counts[dead - 1, APPLIED] += int(self._version[0]) - self.counts[:, APPLIED].sum()
             self.holder[0] = number + 1
             version = int(self._version[0])
             old, new = version % 2, (version + 1) % 2
@@ -165,6 +167,10 @@ class SharedAgent:
         own = self.counts[number]
         figures = {"staleness_updates": float(own[STALENESS] / max(1, own[APPLIED]))}
         return figures if self.mode == "locked" else {**figures, "overlapped_updates": int(own[OVERLAPPED])}
+
+    def close(self) -> None:
+        """Let go of the lock's file."""
+        os.close(self._file)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, moments, step and counts, while no local agent is at an update."""

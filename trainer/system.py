@@ -147,7 +147,7 @@ class System:
         return all(
             agent.frozen or agent.limiter.settled(agent.board.total_frames(), agent.board.total_episodes())
             for agent in self.agents
-        ) and all(learner.settled() for learner in self.learners)
+        ) and (self.config.schedule.updates_per_round is not None or all(own.settled() for own in self.learners))
 
     def publish(self) -> None:
         """Hand the collectors a new version of all weights; waits for none of them."""
@@ -187,7 +187,7 @@ class System:
             row |= {
                 "frames": self.total_frames(),
                 "frames_per_s": sum(own["frames_per_s"] for own in rows),
-                "eta_s": min(own["eta_s"] for own in rows) / len(rows),
+                "eta_s": self._eta_s(sum(own["frames_per_s"] for own in rows)),
                 "optimizer_steps": self.shared.agent.version,
                 "lock_recoveries": int(self.shared.agent.recovered[0]),
             }
@@ -199,6 +199,10 @@ class System:
             "checkpoint_s": self.checkpoint_s,
             "checkpoint_replay_mb": self.checkpoint_bytes / 2**20,
         }
+
+    def _eta_s(self, frames_per_s: float) -> float:
+        left = max(0, self.config.budget_frames - self.total_frames())
+        return left / frames_per_s if frames_per_s > 0 else math.nan
 
     def _figures(self, agent: Agent) -> dict[str, float]:
         try:
@@ -259,16 +263,18 @@ class System:
     def _save_shared(self, frames: int, saves: list[int]) -> None:
         """The shared agent, while all local agents wait between two rounds; one that died is not waited for."""
         assert self.shared is not None
-        deadline = time.monotonic() + SNAPSHOT_S
-        while time.monotonic() < deadline:
-            self.check()
-            if all(own.saves + own.restarts > before for own, before in zip(self.learners, saves, strict=True)):
-                break
+        deadline, whole = time.monotonic() + SNAPSHOT_S, False
+        while time.monotonic() < deadline and not whole and all(own.alive for own in self.learners):
+            for learner in self.learners:
+                learner.read()
+            whole = all(own.saves + own.restarts > before for own, before in zip(self.learners, saves, strict=True))
             time.sleep(POLL_S)
-        state = {"shared": self.shared.agent.state_dict(), "frames": frames}
-        checkpoint.save(self.run_dir / "checkpoints", state, frames, self.config.checkpoint.keep_last)
-        for learner in self.learners:
-            learner.go_on()
+        state = {"shared": self.shared.agent.state_dict(), "frames": frames, "whole": whole}
+        try:
+            checkpoint.save(self.run_dir / "checkpoints", state, frames, self.config.checkpoint.keep_last)
+        finally:
+            for learner in self.learners:
+                learner.go_on()
 
     def _starts(self) -> list[int]:
         """How often each worker was started until now, in this run and in those that it resumes."""
@@ -287,7 +293,8 @@ class System:
             return
         board.snapshot[0] = number
         while (board.snapshots_done < number).any() and time.monotonic() < deadline:
-            self.check()
+            if any(process.exitcode is not None for process in self.collectors.processes):
+                return  # check() says so; a checkpoint without its snapshots is a whole one all the same
             time.sleep(POLL_S)
 
     def start(self) -> None:
@@ -375,10 +382,15 @@ class System:
         for rollout in self.rollouts:
             rollout.world.close()
             rollout.trace.save()
-        self.trace.save()
+        if self.shared is not None:
+            self.shared.agent.close()
         self.evaluator, self.collectors, self.rollouts = None, None, []
         remove_partial(self.run_dir)  # the evaluator may have been saving its best policy
-        merge(self.run_dir)
+        try:
+            self.trace.save()
+            merge(self.run_dir)
+        except OSError as error:
+            self.loggers.event(f"warning: the trace could not be written ({error}): make room in {self.run_dir}")
         torch.set_num_threads(self.config.learner.num_threads)
 
 
@@ -458,6 +470,7 @@ def build_shared(
     controls = [ControlBoard(1) for _ in plans]
     for board in controls:
         board.command[0] = RUN
+    remove_parts(run_dir)
     telemetry = [
         Telemetry(config, board, plan.board, plan.streams.rows) for plan, board in zip(plans, controls, strict=True)
     ]

@@ -75,11 +75,14 @@ def _train_in(
     start = time.monotonic()
     with StopSignals(leftovers=scratch) as stop:
         try:
-            needed = sum(
+            copies = config.schedule.num_agents if config.schedule.name == "shared_gradient" else 1
+            needed = copies * sum(
                 row_bytes(spec, wants_values(own_config(config, name))) * rows.rows
                 for (name, spec), rows in zip(world, streams, strict=True)
             )
-            fits = check_fits(needed, scratch, streams[0].num_workers, shared_bytes=2**24 * len(world))
+            fits = check_fits(
+                needed, scratch, copies * streams[0].num_workers, shared_bytes=2**24 * copies * len(world)
+            )
             loggers.event(f"run folder {run_dir}; {fits}")
             system = build(config, run_dir, world, device, scratch, loggers, stop)
             if config.resume is not None:
@@ -253,6 +256,11 @@ def report(system: System, evaluation: Evaluation) -> None:
         role="evaluator",
         pid=evaluation.pid,
     )
+    if evaluation.problem:
+        system.loggers.event(
+            f"warning: the best policy could not be kept ({evaluation.problem}): make room in {system.run_dir}",
+            role="evaluator",
+        )
     system.loggers.write(
         {
             "frames": evaluation.frames,

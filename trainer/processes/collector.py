@@ -259,9 +259,12 @@ class Rollout:
             rng.bit_generator.state = own
 
     def save_snapshot(self, number: int) -> None:
-        """Keep the state for the checkpoint of that number."""
+        """Keep the state for the checkpoint of that number; where the disk refuses, that one is resumed without it."""
         assert self.snapshot is not None
-        checkpoint.write_aside({**self.state_dict(), "number": number}, self.snapshot)
+        try:
+            checkpoint.write_aside({**self.state_dict(), "number": number}, self.snapshot)
+        except OSError:
+            self.snapshot.unlink(missing_ok=True)  # the main process meets the same disk, and says so
 
     def step(self, frames: Sequence[int]) -> None:
         """One step of every sub-environment: a row of each agent, then its cursor.

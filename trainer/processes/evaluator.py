@@ -54,6 +54,7 @@ class Evaluation:
         predicted: value of the first action of each episode, as the network saw it.
         discounted: return that came of it, discounted, with rewards as they are trained on.
         best: whether its mean is above all before.
+        problem: why the best policy could not be kept.
         by_agent: mean return of each, where there are several; the lists then hold one agent's episodes after the
             other's.
         pid: of the process that played them.
@@ -67,6 +68,7 @@ class Evaluation:
     predicted: list[float]
     discounted: list[float]
     best: bool = False
+    problem: str = ""
     by_agent: dict[str, float] = field(default_factory=dict)
     pid: int = field(default_factory=os.getpid)
 
@@ -251,15 +253,18 @@ class Judge:
         played = evaluate(self._players, self._world, self._config.evaluator.episodes, seed)
         joint = [list(chain.from_iterable(getattr(own, part) for own in played)) for part in PARTS]
         mean = float(np.mean(joint[0]))
-        best = mean > self._best
+        best, problem = mean > self._best, ""
         if best:
             self._best = mean
-            save_policy(self._path, self._players.flat, frames, mean)
+            try:
+                save_policy(self._path, self._players.flat, frames, mean)
+            except OSError as error:
+                problem = str(error)
         by_agent = dict(zip(self._world.agents, (float(np.mean(own.returns)) for own in played), strict=True))
         returns, lengths, predicted, discounted = joint
         return Evaluation(
             frames, returns, lengths, time.monotonic() - start, taken_at, predicted, discounted, best,
-            by_agent if len(played) > 1 else {},
+            problem, by_agent if len(played) > 1 else {},
         )  # fmt: skip
 
     def close(self) -> None:

@@ -76,8 +76,18 @@ class Agent:
         )  # fmt: skip
         self.publish_: Callable[[Any], None] = plan.weights.send  # or TorchRL's update_policy_weights_
         self.copy = ReplayCopy(
-            plan.folder.parent / "replay", plan.storage, plan.streams, plan.board.cursor, behind=spec.stack - 1
+            plan.folder.parent / "replay",
+            plan.storage,
+            plan.streams,
+            plan.board.cursor,
+            spec.stack - 1,
+            plan.board.oldest,
         )
+        self.copy.beat = self.beat
+
+    def beat(self) -> None:
+        """A sign of life, where it has a process of its own."""
+        self.board.learner_heartbeat[0] = time.monotonic()
 
     def open_limit(self) -> None:
         """Let the collectors go as far as the limiter allows; a frozen agent holds nobody back."""
@@ -159,7 +169,7 @@ class Agent:
         """Go on from a checkpoint; without its sampler's part, priorities begin anew."""
         self.learner.load_state_dict(state["learner"])
         self.limiter.load_state_dict(state["limiter"])
-        if self.board.lost_at[0]:
+        if self.board.lost_at[0] >= max(1, sum(state["frames_of_workers"])):  # not one that was saved after the loss
             self.limiter.begin_again(int(self.board.lost_at[0]), int(self.board.episodes_before[0]))
         self.board.updates[0] = self.limiter.updates
         if with_sampler:
@@ -183,7 +193,10 @@ class Agent:
         state = {**self.state_dict(), "frames": frames, "seed": self.plan.seed, **more}
         state["frames_of_workers"], state["episodes_done"] = self.board.frames.tolist(), self.board.total_episodes()
         state["replay"] = self.copy.save() if self.config.checkpoint.replay else None
-        return checkpoint.save(self.plan.folder, state, frames, self.config.checkpoint.keep_last)
+        path = checkpoint.save(self.plan.folder, state, frames, self.config.checkpoint.keep_last)
+        if state["replay"] is not None:
+            self.copy.forget_other_layouts()
+        return path
 
 
 class StackedAgents:
@@ -263,11 +276,22 @@ def moved(sampler: dict[str, Any], rows: np.ndarray) -> dict[str, Any]:
     return {**sampler, "priorities": torch.from_numpy(np.where(rows >= 0, priorities[rows], 0.0)), "moved": True}
 
 
+def saved(save: Callable[[int], Path], frames: int) -> tuple[str, str]:
+    """Make a checkpoint in a process of an agent's own; what to tell the main process of it.
+
+    A disk that refuses costs the checkpoint, not the process: the one before is whole.
+    """
+    try:
+        return "saved", str(save(frames))
+    except OSError as error:
+        return "unsaved", str(error)
+
+
 def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -> None:
     """Body of an agent's own process.
 
-    The pipe carries ``("save", frames)`` to it, and from it ``("row", figures)``, ``("saved", path)`` or ``("error",
-    text)``. It goes on from the newest checkpoint of its agent, if there is one.
+    The pipe carries ``("save", frames)`` to it, and from it ``("row", figures)``, ``("saved", path)``, ``("unsaved",
+    why)`` or ``("error", text)``. It goes on from the newest checkpoint of its agent, if there is one.
     """
     obey_parent()
     keep_freed_memory()
@@ -283,19 +307,19 @@ def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -
             agent.load_state_dict(found, with_sampler=False)
         agent.publish()
         agent.open_limit()
-        reported = time.monotonic()
+        reported, number = time.monotonic(), 0
         while not control.stopping():
             now = plan.board.learner_heartbeat[0] = time.monotonic()
             if now - reported >= ROW_EVERY_S:
                 reported = now
                 pipe.send(("row", agent.figures()))
             if pipe.poll():
-                _, frames = pipe.recv()
-                pipe.send(("saved", str(agent.save(frames))))
+                _, number = pipe.recv()
+                pipe.send(saved(agent.save, number))
             if not agent.work():
                 sleep(IDLE_S)
                 plan.board.learner_waited_s[0] += IDLE_S
-        agent.save(plan.board.total_frames())
+        pipe.send(saved(agent.save, max(number, plan.board.total_frames())))  # the newest, whoever has more frames
     except (BrokenPipeError, ConnectionResetError, EOFError):
         os._exit(1)  # the main process is gone
     except Exception as error:

@@ -12,7 +12,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import torch
 
@@ -21,11 +23,12 @@ from trainer import checkpoint
 from trainer.agents import make_policy
 from trainer.boards import AgentBoard, ControlBoard, error_text
 from trainer.processes.collector import CollectorPlan, Rollout
-from trainer.processes.learner import IDLE_S, ROW_EVERY_S, Agent
+from trainer.processes.learner import IDLE_S, ROW_EVERY_S, Agent, follow, saved
 from trainer.replay import worker_rows
 from trainer.resources import keep_freed_memory
 from trainer.shared import APPLIED, SharedAgent
 from trainer.signals import obey_parent
+from trainer.trace import open_trace
 
 
 def run(
@@ -35,7 +38,7 @@ def run(
     """Body of the process.
 
     The pipe carries ``("save", frames)`` and then ``("go", 0)`` to it, and from it ``("row", figures)``, ``("saved",
-    path)`` and ``("error", text)``.
+    path)``, ``("unsaved", why)`` and ``("error", text)``.
 
     Args:
         plan: of its rollout; its only agent is the local one.
@@ -50,9 +53,11 @@ def run(
     keep_freed_memory()
     (own,) = plan.agents
     torch.set_num_threads(own.config.learner.num_threads)
+    trace = open_trace(own.config, "learner", own.name)
     try:
         agent, rollout = _build(plan, control, shared, resumed, exact)
-        reported = time.monotonic()
+        follow(trace, agent)
+        reported, waiting = time.monotonic(), False
         while not control.stopping():
             frames = total(boards)
             now = own.board.learner_heartbeat[0] = time.monotonic()
@@ -60,22 +65,21 @@ def run(
                 reported = now
                 pipe.send(("row", agent.figures()))
             if pipe.poll():
-                _, number = pipe.recv()
-                pipe.send(("saved", _save(agent, rollout, number)))
-                while not pipe.poll() and not control.stopping():
-                    own.board.learner_heartbeat[0] = time.monotonic()
-                    time.sleep(IDLE_S)
-                if not control.stopping():
-                    pipe.recv()
-            elif frames < own.config.budget_frames:
+                order, number = pipe.recv()
+                waiting = order == "save"  # until all have saved; a "go" may have been meant for a predecessor
+                if waiting:
+                    pipe.send(saved(partial(_save, agent, rollout), number))
+            elif not waiting and frames < own.config.budget_frames:
                 _round(agent, rollout, boards)
-            else:
+            elif waiting or not agent.work():  # what a predecessor's last rows still owe
                 time.sleep(IDLE_S)
     except (BrokenPipeError, ConnectionResetError, EOFError):
         os._exit(1)  # the main process is gone
     except Exception as error:
         pipe.send(("error", error_text(error)))
         raise SystemExit(1) from error
+    finally:
+        trace.save()
 
 
 def _build(
@@ -104,6 +108,8 @@ def _build(
     else:  # one that died has its count of updates where the shared optimiser keeps it
         agent.limiter.updates = int(shared.counts[own.number, APPLIED])
         own.board.updates[0] = agent.limiter.updates
+        if own.board.lost_at[0]:
+            agent.limiter.begin_again(int(own.board.lost_at[0]))
     agent.publish()
     return agent, rollout
 
@@ -119,9 +125,11 @@ def _round(agent: Agent, rollout: Rollout, boards: Sequence[AgentBoard]) -> None
     board.schedule_frames[0] = total(boards)
     rollout.collect_round()
     agent.anneal(total(boards))
-    owed = int(agent.limiter.due(board.total_frames(), board.total_episodes()))
-    if schedule.updates_per_round is not None:
-        owed = schedule.updates_per_round if board.total_frames() >= agent.config.learner.warmup_frames else 0
+    frames = board.total_frames()
+    if schedule.updates_per_round is None:
+        owed = int(agent.limiter.due(frames, board.total_episodes()))
+    else:
+        owed = schedule.updates_per_round if frames >= agent.limiter.warmup_frames else 0
     while owed:
         chunk = min(owed, agent.config.learner.prefetch_batches)
         agent.learn([chunk])
@@ -129,7 +137,8 @@ def _round(agent: Agent, rollout: Rollout, boards: Sequence[AgentBoard]) -> None
     agent.publish()
 
 
-def _save(agent: Agent, rollout: Rollout, number: int) -> str:
+def _save(agent: Agent, rollout: Rollout, number: int) -> Path:
     """A checkpoint between two rounds, with where the environments stand."""
     state = {**rollout.state_dict(), "number": number}
-    return str(agent.save(number, rollout=state, torch_rng=torch.get_rng_state()))
+    rollout.trace.save()
+    return agent.save(number, rollout=state, torch_rng=torch.get_rng_state())
