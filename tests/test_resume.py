@@ -309,7 +309,10 @@ def test_same_command_goes_on_where_there_are_other_cores(tmp_path: Path) -> Non
     again = load(words, cores=5).config
     assert again.collector.num_workers == config.collector.num_workers == 6  # kept: nobody asked for others
     fewer = load([*words, "collector.num_workers=3"], cores=5).config
-    assert (fewer.collector.num_workers, fewer.schedule.frames_per_round) == (3, 1_008)  # what was derived is derived anew
+    assert (fewer.collector.num_workers, fewer.schedule.frames_per_round) == (
+        3,
+        1_008,
+    )  # what was derived is derived anew
 
 
 def test_second_run_in_the_same_folder_is_refused(small_config: Callable[..., Config]) -> None:

@@ -52,7 +52,7 @@ def filled(config: Config, count: int) -> tuple[OpponentPool, list[torch.Tensor]
 
 
 def test_all_opponents_act_in_one_pass_as_each_would_alone() -> None:
-    config = config_of(random=0, latest=0.5, snapshots=0.5, epsilon=0.0, active=3, capacity=8)
+    config = config_of(random=0, latest=0.5, snapshots=0.5, epsilon=0.0, active=3, pool_size=8)
     pool, flats, board, game = filled(config, 5)
     opponents = PoolOpponents(config, game.spec, pool, board.reader(), 0, 12, [1])
     game.reset(0)
@@ -74,7 +74,7 @@ def test_all_opponents_act_in_one_pass_as_each_would_alone() -> None:
 
 
 def test_pool_is_shared_and_the_oldest_makes_room() -> None:
-    config = config_of(capacity=3, active=2)
+    config = config_of(pool_size=3, active=2)
     pool, flats, _, _ = filled(config, 5)
     assert sorted(pool.frames.tolist()) == [3_000, 4_000, 5_000] and len(pool) == 3
     copy = torch.zeros_like(flats[0])
@@ -101,7 +101,7 @@ def test_pool_is_shared_and_the_oldest_makes_room() -> None:
     ],
 )
 def test_snapshots_are_drawn_as_asked_for(sampling: str, expected: list[float] | None) -> None:
-    config = config_of(capacity=6, sampling=sampling, last_k=2)
+    config = config_of(pool_size=6, sampling=sampling, last_k=2)
     pool, _, _, _ = filled(config, 4)
     for slot, won in ((0, 9), (1, 5), (2, 0)):
         pool.results[0, 3 + slot, [WIN, LOSS]] = won, 10 - won
@@ -140,7 +140,7 @@ def test_results_are_counted_by_opponent() -> None:
 
 def test_a_run_keeps_its_pool_and_names_a_torn_snapshot(small_config: Callable[..., Config]) -> None:
     config = small_config(
-        env=GAME, budget_frames=3_000, opponents={"snapshot_every_frames": 500, "capacity": 4},
+        env=GAME, budget_frames=3_000, opponents={"snapshot_every_frames": 500, "pool_size": 4},
         evaluator={"every_frames": 1_000, "episodes": 20},
     )  # fmt: skip
     summary = train(config, [])

@@ -173,7 +173,7 @@ class OpponentsConfig:
     latest: float = 0.3  # the agent itself, by its newest weights
     snapshots: float = 0.5  # its past selves; as latest until there is one
     snapshot_every_frames: int = 50_000
-    capacity: int = 20  # snapshots that are kept; the oldest makes room
+    pool_size: int = 20  # snapshots that are kept; the oldest makes room
     active: int = 4  # of them, those that a worker plays against at a time
     sampling: str = one_of("uniform", "last", "pfsp")
     last_k: int = 5  # last: the newest so many

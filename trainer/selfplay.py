@@ -39,18 +39,18 @@ class OpponentPool:
         num_workers: W.
 
     Attributes:
-        weights: float32 [capacity, numel]; main.
-        version: int64 [capacity], odd while a snapshot is written, 0: empty; main.
-        frames: int64 [capacity], at which it was taken; main.
-        chances: float64 [capacity], how often each snapshot is drawn; main.
+        weights: float32 [size, numel]; main.
+        version: int64 [size], odd while a snapshot is written, 0: empty; main.
+        frames: int64 [size], at which it was taken; main.
+        chances: float64 [size], how often each snapshot is drawn; main.
         mixture: float64 [4], how often each of `KINDS` is drawn; main.
-        results: int64 [W, 3 + capacity, 3], games of the learner won, drawn and lost against random, scripted, latest,
+        results: int64 [W, 3 + size, 3], games of the learner won, drawn and lost against random, scripted, latest,
             and each snapshot; its worker.
     """
 
     def __init__(self, config: OpponentsConfig, numel: int, num_workers: int) -> None:
         self.config = config
-        size = config.capacity
+        size = config.pool_size
         self.weights = torch.zeros(size, numel).share_memory_()
         self._words = torch.zeros(2, size, dtype=torch.int64).share_memory_()
         self._chances = torch.zeros(size + len(KINDS), dtype=torch.float64).share_memory_()

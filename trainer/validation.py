@@ -26,7 +26,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         "schedule.frames_per_update schedule.episodes_per_update schedule.tolerance_frames schedule.frames_per_round "
         "schedule.episodes_per_round "
         "schedule.updates_per_round schedule.num_agents evaluator.episodes evaluator.final_episodes evaluator.num_envs "
-        "agents.hang_seconds opponents.snapshot_every_frames opponents.capacity opponents.active opponents.last_k "
+        "agents.hang_seconds opponents.snapshot_every_frames opponents.pool_size opponents.active opponents.last_k "
         "faults.period_seconds faults.hang_seconds faults.worker_memory_mb "
         "checkpoint.save_every_seconds checkpoint.keep_last logger.every_seconds "
         "telemetry.trace_events",
