@@ -249,6 +249,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),  # 21 x 48
     ({"schedule.name": "sync", "schedule.frames_per_update": None}, "schedule.updates_per_round"),
     ({"schedule.name": "sequential", "schedule.frames_per_update": None}, "schedule=sequential"),
+    ({"schedule.name": "shared_gradient", "env.backend": "game"}, "shared_gradient has no pool of opponents"),
+    ({"schedule.name": "shared_gradient", "learner.device": "cuda"}, "set learner.device=cpu, or schedule=async"),
+    (
+        {"env.backend": "game", **{f"opponents.{kind}": 0.0 for kind in ("random", "latest", "snapshots")}},
+        "nobody is played against: set one of opponents.random",
+    ),
     ({"learner.device": "cuda:x"}, "learner.device=cuda:x is none of auto, cpu, cuda, cuda:N"),
     ({"learner.device": "gpu"}, "the nearest is learner.device=cuda"),
     ({"algorithm.name": "dqm"}, "the nearest is algorithm.name=dqn"),

@@ -15,7 +15,7 @@ import envs
 from trainer.checkpoint import CheckpointError
 from trainer.config import ConfigError
 from trainer.finished import add_arguments, open_run
-from trainer.processes.evaluator import Players, evaluate
+from trainer.processes.evaluator import Players, evaluate, world_of
 
 VIDEO_FORMATS = (".gif", ".mp4")
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--out {out} must end in {' or '.join(VIDEO_FORMATS)}")
     try:
         config, players = open_run(options.run, options.policy)
-        world = envs.make_world(config.env, 1, render_mode="human" if options.window else "rgb_array")
+        world = world_of(config, 1, render_mode="human" if options.window else "rgb_array")
         returns, pictures = play(players, world, options.episodes, options.max_steps, options.seed)
         world.close()
     except (ConfigError, CheckpointError, envs.EnvError) as error:

@@ -69,6 +69,7 @@ def validate(config: Config, cores: int) -> list[str]:
     _check_sizes(resolve(config, cores))
     _check_schedule(resolve(config, cores))
     _check_algorithm(config)
+    _check_opponents(config)
     return _warnings(config, cores)
 
 
@@ -139,6 +140,8 @@ def _check_schedule(config: Config) -> None:
                 f"({step_text}): set schedule.tolerance_frames={step} or more"
             )
         return
+    if schedule.name == "shared_gradient" and config.env.backend == "game":
+        raise ConfigError("schedule=shared_gradient has no pool of opponents for env.backend=game: use schedule=async")
     if schedule.name == "shared_gradient" and config.learner.device.startswith("cuda"):
         raise ConfigError(
             f"schedule=shared_gradient computes on the CPU, not on learner.device={config.learner.device}: set "
@@ -155,6 +158,12 @@ def _check_schedule(config: Config) -> None:
             f"schedule.frames_per_round={schedule.frames_per_round} is no multiple of one step of all workers "
             f"({step_text}): set schedule.frames_per_round={fitting}"
         )
+
+
+def _check_opponents(config: Config) -> None:
+    kinds = ("random", "scripted", "latest", "snapshots")
+    if config.env.backend == "game" and not any(getattr(config.opponents, kind) for kind in kinds):
+        raise ConfigError(f"nobody is played against: set one of {', '.join(f'opponents.{kind}' for kind in kinds)}")
 
 
 def _check_algorithm(config: Config) -> None:

@@ -272,9 +272,9 @@ class Judge:
         self._world.close()
 
 
-def world_of(config: Config, num_envs: int) -> Any:
+def world_of(config: Config, num_envs: int, render_mode: str | None = None) -> Any:
     """The environments of an evaluation; a game's opponents are `opponents.evaluate_against`."""
-    world = envs.make_world(config.env, num_envs)
+    world = envs.make_world(config.env, num_envs, render_mode=render_mode)
     if config.env.backend == "game":
         world.opponents = opponents_of_evaluation(config)
     return world
