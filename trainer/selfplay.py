@@ -95,7 +95,8 @@ class OpponentPool:
             games = self.results[:, 3:].sum(0)
             rate = (games[:, WIN] + games[:, DRAW] / 2 + PRIOR / 2) / (games.sum(1) + PRIOR)
             chances *= (1.0 - rate) ** 2 + 1e-3
-        self.chances[:] = chances / max(1.0, chances.sum()) if not chances.any() else chances / chances.sum()
+        if chances.any():  # never all 0 once there is a snapshot: workers may look at any moment
+            self.chances[:] = chances / chances.sum()
         self.mixture[:] = self._mixture()
 
     def _mixture(self) -> np.ndarray:
@@ -189,14 +190,14 @@ class PoolOpponents:
         if self.kind.shape != shape:
             self.kind, self.member = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         self._reader.pull(self._members[0])
-        self.kind[rows] = self._rng.choice(len(KINDS), (len(rows), shape[1]), p=self._pool.mixture)
+        self.kind[rows] = self._rng.choice(len(KINDS), (len(rows), shape[1]), p=shares(self._pool.mixture))
         self.member[rows] = 0
         for row, seat in zip(*np.nonzero(self.kind[rows] == SNAPSHOTS), strict=True):
             self.member[rows[row], seat] = self._member()
 
     def _member(self) -> int:
         """The member that holds a snapshot drawn from the pool; one that is loaded where none can be put aside."""
-        slot = int(self._rng.choice(len(self._pool.chances), p=self._pool.chances))
+        slot = int(self._rng.choice(len(self._pool.chances), p=shares(self._pool.chances)))
         held = np.flatnonzero(self._slots == slot)
         if len(held):
             return int(held[0])
@@ -242,6 +243,12 @@ class PoolOpponents:
                     kind = self.kind[row, other]
                     line = 3 + self._slots[self.member[row, other]] if kind == SNAPSHOTS else kind
                     results[line, outcome] += 1
+
+
+def shares(chances: np.ndarray) -> np.ndarray:
+    """Chances that sum to 1, float64 [n], also while the main process is writing them."""
+    copy = chances.copy()
+    return copy / copy.sum()
 
 
 def opponents_of_evaluation(config: Config) -> Opponents:
