@@ -167,7 +167,7 @@ def scripted(env_id: str) -> Player:
     Raises:
         EnvError: the game has none.
     """
-    players = PLAYERS[env_id]
+    players = [player for player in PLAYERS[env_id].values() if player is not random_player]
     if not players:
         raise EnvError(f"{env_id}: there is no scripted player of this game; set opponents.scripted=0.")
-    return next(iter(players.values()))
+    return players[0]

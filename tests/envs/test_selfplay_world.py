@@ -9,7 +9,7 @@ import pytest
 
 from envs.games import GAMES
 from envs.games.players import PLAYERS, random_player
-from envs.selfplay import Opponents, SelfPlay
+from envs.selfplay import Opponents, SelfPlay, scripted
 
 
 def world(name: str, num_games: int, *players: Any, **kwargs: Any) -> SelfPlay:
@@ -86,6 +86,21 @@ def test_nobody_beats_the_perfect_player_and_draws_end_without_a_winner() -> Non
         returns += reward[terminated].tolist()
     assert len(returns) > 300
     assert max(returns) == 0.0 and min(returns) == -1.0
+
+
+def test_scripted_players_are_the_strong_ones() -> None:
+    names = {name: scripted(name).__name__ for name in GAMES}
+    assert names == {
+        "ludo": "ludo_heuristic", "tictactoe": "tictactoe_perfect", "connect_four": "connect_four_heuristic"
+    }  # fmt: skip
+    made = world("ludo", 64, scripted("ludo"), num_players=2)
+    (seen,) = made.reset(5)
+    rng, won = np.random.default_rng(0), []
+    for _ in range(300):
+        ((seen, _, terminated, _),) = made.step([legal(seen, rng)])
+        ended = np.flatnonzero(terminated)
+        won += (made.game.winner[ended] == made.seat[ended]).tolist()
+    assert len(won) > 150 and np.mean(won) < 0.2  # random moves win 9 % against the heuristic
 
 
 def test_opponents_are_drawn_by_their_chances_for_every_seat() -> None:
