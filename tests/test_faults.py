@@ -106,13 +106,13 @@ def rows_of(config: Config) -> list[dict[str, Any]]:
     ("fault", "cause"),
     [
         ("kill", "died after N frames: it was ended by signal SIGKILL"),
-        ("segfault", "died after N frames: it was ended by signal SIGSEGV"),
+        pytest.param("segfault", "died after N frames: it was ended by signal SIGSEGV", marks=pytest.mark.slow),
         ("raise", r"died after N frames: Struck-v0: sub-environment \d \(seed \d+\) failed in step with action \d, in "
                   r"step \d+ of its episode, step \d+ of all: ValueError: the physics engine gave up"),
-        ("raise_in_reset", r"died after N frames: Struck-v0: .* failed in reset, .*ValueError: the level file is gone"),
+        pytest.param("raise_in_reset", r"died after N frames: Struck-v0: .* failed in reset, .*ValueError: the level file is gone", marks=pytest.mark.slow),
         ("hang", "showed no sign of life for \\d s and was ended"),
         ("nan", "died after N frames: Struck-v0: .*its reward is nan, which is no finite number"),
-        ("shape", r"died after N frames: Struck-v0: .*\(3,\)"),
+        pytest.param("shape", r"died after N frames: Struck-v0: .*\(3,\)", marks=pytest.mark.slow),
         ("leak", "held \\d\\d\\d MB, more than faults.worker_memory_mb=300"),
     ],
 )  # fmt: skip
@@ -187,7 +187,7 @@ def test_evaluator_is_started_anew_and_its_evaluation_made_again(fault: str, str
     assert re.search(
         rf"the evaluator \(pid \d+, 2 x Struck-v0\) died: {cause}; another one takes its place", events(config)
     )
-    assert "evaluation at 3" in events(config)
+    assert re.search(r"evaluation at \d+ frames: return", events(config))
     assert summary["updates"] >= (12_000 - 200) // 4
 
 

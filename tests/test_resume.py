@@ -87,8 +87,20 @@ def differences(first: Any, second: Any) -> list[str]:
     return [key for key, equal in same.items() if not equal]
 
 
-@pytest.mark.parametrize("schedule", ["sequential", "sync"])
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        *((name, "sequential") for name in ENVIRONMENTS),
+        ("counting", "sync"),
+        ("grid", "sync"),
+        # They differ from those above in nothing that is not shown one by one.
+        *(
+            pytest.param(name, "sync", marks=pytest.mark.slow)
+            for name in ENVIRONMENTS
+            if name not in ("counting", "grid")
+        ),
+    ],
+)
 def test_in_rounds_a_run_that_is_stopped_and_goes_on_ends_bit_identical(
     name: str, schedule: str, small_config: Callable[..., Config]
 ) -> None:

@@ -32,9 +32,9 @@ def trained(config: Config) -> dict[str, Any]:
     (path,) = checkpoint.numbered(Path(config.run_dir or "") / "checkpoints")
     state = checkpoint.load(path)
     assert state["frames"] == summary["frames"] >= config.budget_frames
-    # The window of the last returns is telemetry: it is filled worker after worker, whenever a row is written.
-    state["episodes"] = state["episodes"]["episodes"]
-    return state
+    run = checkpoint.load(path.with_name("last_policy.pt"))["run"]
+    # Of the window of the last returns the count: it is filled worker after worker, whenever a row is written.
+    return {**state, "episodes": run["episodes"]["agent_0"]["episodes"], "torch_rng": run["torch_rng"]}
 
 
 def differences(one: Any, other: Any, where: str = "") -> list[str]:

@@ -145,7 +145,7 @@ def help_text() -> str:
     """What ``--help`` prints: examples, presets, groups, and the keys that are set most often."""
     from trainer.compose import GROUPS, preset_env_id
 
-    presets = [f"  {name:<12}{preset_env_id(name) or 'any other env.id'}" for name in group_options("preset")]
+    presets = [f"  {name:<24}{preset_env_id(name) or 'any other env.id'}" for name in group_options("preset")]
     groups = [f"  {group:<12}{', '.join(group_options(group))}" for group in GROUPS if group != "preset"]
     return HELP.format(presets="\n".join(presets), groups="\n".join(groups))
 

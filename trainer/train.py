@@ -127,7 +127,7 @@ def _run(system: System, summary: dict[str, Any]) -> None:
             raise RunFailed(f"{error} (checkpoints: {system.run_dir / 'checkpoints'})", role, traceback, pid) from error
         finally:
             summary |= _last_figures(system)
-            keep(system, loop)
+            keep(system, loop, summary["frames"])
     finally:
         system.close()
     with stop.raising(after_s=0):
@@ -205,23 +205,24 @@ def _train(system: System, loop: Loop) -> dict[str, Any]:
         if loop.log_every.crossed():
             system.loggers.write(system.row())
         if loop.whole and loop.save_every.crossed():
-            keep(system, loop, may_fail=True)
+            keep(system, loop, frames, may_fail=True)
     return {"reason": "the budget is used up", "solved_s": None, "solved_frames": None}
 
 
-def keep(system: System, loop: Loop, may_fail: bool = False) -> None:
+def keep(system: System, loop: Loop, frames: int, may_fail: bool = False) -> None:
     """A checkpoint of now; where the disk refuses, what was there before is still there.
 
     Args:
         system: all of it.
         loop: where the training loop stands.
+        frames: after which it is called; collectors may have more by then.
         may_fail: training goes on without it.
 
     Raises:
         RunFailed: the disk refuses, and this was the last chance.
     """
     try:
-        system.save(system.total_frames(), loop.whole, loop.state_dict())
+        system.save(frames, loop.whole, loop.state_dict())
     except OSError as error:
         text = (
             f"the checkpoint could not be written ({error}): make room in {system.run_dir}, the one before it is whole"
