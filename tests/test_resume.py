@@ -36,6 +36,7 @@ ENVIRONMENTS = {
     "agents": {"id": "CountingAgents", "backend": "counting_agents"},
     "grid": {"id": "treasurehunt", "backend": "grid", "kwargs": {"num_agents": 2, "height": 9, "width": 9}},
 }
+SLOW = pytest.mark.slow
 EVERYTHING = {"noisy": True, "prioritized": True, "n_step": 3, "target_tau": 0.01}
 
 
