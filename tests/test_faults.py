@@ -109,7 +109,10 @@ def rows_of(config: Config) -> list[dict[str, Any]]:
         pytest.param("segfault", "died after N frames: it was ended by signal SIGSEGV", marks=pytest.mark.slow),
         ("raise", r"died after N frames: Struck-v0: sub-environment \d \(seed \d+\) failed in step with action \d, in "
                   r"step \d+ of its episode, step \d+ of all: ValueError: the physics engine gave up"),
-        pytest.param("raise_in_reset", r"died after N frames: Struck-v0: .* failed in reset, .*ValueError: the level file is gone", marks=pytest.mark.slow),
+        pytest.param(
+            "raise_in_reset", r"died after N frames: Struck-v0: .* failed in reset, .*ValueError: the level file is gone",
+            marks=pytest.mark.slow,
+        ),
         ("hang", "showed no sign of life for \\d s and was ended"),
         ("nan", "died after N frames: Struck-v0: .*its reward is nan, which is no finite number"),
         pytest.param("shape", r"died after N frames: Struck-v0: .*\(3,\)", marks=pytest.mark.slow),
