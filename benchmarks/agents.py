@@ -33,7 +33,8 @@ PUBLIC, SPEED_BAR = 650.0, 15.0
 SLEEPERS, SLEEP_S = 8, 0.02  # agents whose updates sleep, for as long as an IQN update of cleanup takes
 # The public program's learner: width 250, 64 cosines, 12 quantiles, a noisy dueling head, double, 5 frames stacked.
 IQN = [
-    "preset=treasurehunt", "algorithm=iqn", "algorithm.num_fractions=12", "algorithm.hidden_sizes=[250,250]",
+    "preset=treasurehunt", "algorithm=iqn", "algorithm.num_fractions=12", "algorithm.num_acting_fractions=12",
+    "algorithm.hidden_sizes=[250,250]",
     "algorithm.dueling=true", "algorithm.noisy=true", "env.frame_stack=5", "learner.batch_size=64",
     "schedule.frames_per_update=100", "evaluator.every_frames=0", "learner.learning_rate=2.5e-4",
 ]  # fmt: skip

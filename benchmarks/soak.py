@@ -43,7 +43,7 @@ class Sample:
 
 
 def anonymous_mb(pid: int) -> float:
-    """Memory of a process that is no file's, which other programs do not change by mapping the same; 0 if it is gone."""
+    """Memory of a process that is no file's, whatever others on the machine map; 0 if it is gone."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
