@@ -272,11 +272,13 @@ def learning(seeds: list[int]) -> list[Row]:
 
 def soak(minutes: float) -> list[Row]:
     """Growth of memory and file descriptors of all processes of 50 agents in a larger world."""
-    from benchmarks.machine import memory, tree
+    from benchmarks.machine import tree
+    from benchmarks.soak import anonymous_mb
 
     with tempfile.TemporaryDirectory() as folder:
         command = [
-            sys.executable, "-m", "trainer.run", "preset=treasurehunt", "env.kwargs={num_agents:50,height:61,width:61}",
+            sys.executable, "-m", "trainer.run", "preset=treasurehunt", "env.kwargs.num_agents=50",
+            "env.kwargs.height=61", "env.kwargs.width=61",
             f"run_dir={folder}/run", "logger.terminal=none", "budget_frames=1_000_000_000",
             "replay.capacity_frames=6_400",
             "collector.envs_per_worker=4", "evaluator.every_frames=0", "learner.warmup_frames=2_000",
@@ -288,8 +290,10 @@ def soak(minutes: float) -> list[Row]:
             start = time.monotonic()
             while time.monotonic() - start < minutes * 60:
                 time.sleep(10)
+                if process.poll() is not None:
+                    raise RuntimeError(f"the run of 50 agents ended with exit code {process.returncode}")
                 family = list(tree(process.pid))
-                resident = sum(memory(pid).pss_mb for pid in family)
+                resident = sum(anonymous_mb(pid) for pid in family)
                 handles = sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in family)
                 seen.append((resident, handles))
         finally:

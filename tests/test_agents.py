@@ -394,3 +394,13 @@ def test_own_values_reach_their_agent_only_and_wrong_ones_are_refused(
         wrong = replace(config, agents=replace(config.agents, overrides=overrides))
         with pytest.raises(ConfigError, match=message):
             plan_agents(wrong, envs.describe_world(wrong.env), tmp_path, tmp_path)
+
+
+def test_sixty_agents_start(small_config: Callable[..., Config]) -> None:
+    """A process is handed at most 253 files at its start: what agents share must not be one each."""
+    config = small_config(
+        env={"id": "CountingAgents", "backend": "counting_agents", "kwargs": {"num_agents": 60}},
+        algorithm={"hidden_sizes": [4]}, collector={"num_workers": 1, "envs_per_worker": 2}, budget_frames=240,
+    )  # fmt: skip
+    summary = train(config, ["test"])
+    assert summary["status"] == "finished" and len(summary["eval_return_mean_by_agent"]) == 60

@@ -9,6 +9,7 @@ which Python does not offer; torn reads there are caught by the sequence check w
 
 from __future__ import annotations
 
+import math
 import traceback
 
 import numpy as np
@@ -26,8 +27,30 @@ ERROR_BYTES = 16_384  # of a worker's traceback
 RUN, STOP = 0, 1
 
 
-def _share(shapes: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> dict[str, Tensor]:
-    return {name: torch.zeros(shape, dtype=dtype).share_memory_() for name, (shape, dtype) in shapes.items()}
+Fields = dict[str, tuple[tuple[int, ...], torch.dtype]]  # name -> shape and dtype
+CACHE_LINE = 64  # bytes; fields begin on one of their own, so that writers of neighbours do not slow one another
+
+
+def shared_block(fields: Fields) -> Tensor:
+    """Zeroed shared memory for all of ``fields``, uint8 [bytes].
+
+    One block for all of them: a process is handed no more than 253 open files at its start, and each block is one.
+    """
+    return torch.zeros(sum(_size(*field) for field in fields.values()), dtype=torch.uint8).share_memory_()
+
+
+def views_of(block: Tensor, fields: Fields) -> dict[str, Tensor]:
+    """The fields of a block, as tensors on its memory."""
+    views, offset = {}, 0
+    for name, (shape, dtype) in fields.items():
+        length = math.prod(shape) * dtype.itemsize
+        views[name] = block[offset : offset + length].view(dtype).view(shape)
+        offset += _size(shape, dtype)
+    return views
+
+
+def _size(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    return -(-max(1, math.prod(shape) * dtype.itemsize) // CACHE_LINE) * CACHE_LINE
 
 
 def _view(board: object, tensors: dict[str, Tensor]) -> None:
@@ -68,27 +91,26 @@ class ControlBoard:
 
     def __init__(self, num_workers: int) -> None:
         w = num_workers
-        self._tensors = _share(
-            {
-                "command": ((1,), torch.int64),
-                "round": ((1,), torch.int64),
-                "rounds_done": ((w,), torch.int64),
-                "heartbeat": ((w,), torch.float64),
-                "waited_s": ((w,), torch.float64),
-                "pid": ((w,), torch.int64),
-                "snapshot": ((1,), torch.int64),
-                "snapshots_done": ((w,), torch.int64),
-                "error": ((w, ERROR_BYTES), torch.uint8),
-            }
-        )
-        _view(self, self._tensors)
+        self._fields: Fields = {
+            "command": ((1,), torch.int64),
+            "round": ((1,), torch.int64),
+            "rounds_done": ((w,), torch.int64),
+            "heartbeat": ((w,), torch.float64),
+            "waited_s": ((w,), torch.float64),
+            "pid": ((w,), torch.int64),
+            "snapshot": ((1,), torch.int64),
+            "snapshots_done": ((w,), torch.int64),
+            "error": ((w, ERROR_BYTES), torch.uint8),
+        }
+        self._block = shared_block(self._fields)
+        _view(self, views_of(self._block, self._fields))
 
-    def __getstate__(self) -> dict[str, Tensor]:
-        return self._tensors
+    def __getstate__(self) -> tuple[Fields, Tensor]:
+        return self._fields, self._block
 
-    def __setstate__(self, tensors: dict[str, Tensor]) -> None:
-        self._tensors = tensors
-        _view(self, tensors)
+    def __setstate__(self, state: tuple[Fields, Tensor]) -> None:
+        self._fields, self._block = state
+        _view(self, views_of(self._block, self._fields))
 
     def stopping(self) -> bool:
         """Whether the main process wants every process to return."""
@@ -150,34 +172,33 @@ class AgentBoard:
 
     def __init__(self, num_workers: int, num_streams: int) -> None:
         w, s = num_workers, num_streams
-        self._tensors = _share(
-            {
-                "frame_limit": ((1,), torch.int64),
-                "episode_limit": ((1,), torch.int64),
-                "schedule_frames": ((1,), torch.int64),
-                "frames": ((w,), torch.int64),
-                "cursor": ((s,), torch.int64),
-                "oldest": ((s,), torch.int64),
-                "version": ((w,), torch.int64),
-                "epsilon": ((w,), torch.float64),
-                "episodes": ((w, EPISODES_KEPT, 3), torch.float64),
-                "episodes_done": ((w,), torch.int64),
-                "episodes_before": ((1,), torch.int64),
-                "updates": ((1,), torch.int64),
-                "version_updates": ((VERSIONS_KEPT,), torch.int64),
-                "lost_at": ((1,), torch.int64),
-                "learner_heartbeat": ((1,), torch.float64),
-                "learner_waited_s": ((1,), torch.float64),
-            }
-        )
-        _view(self, self._tensors)
+        self._fields: Fields = {
+            "frame_limit": ((1,), torch.int64),
+            "episode_limit": ((1,), torch.int64),
+            "schedule_frames": ((1,), torch.int64),
+            "frames": ((w,), torch.int64),
+            "cursor": ((s,), torch.int64),
+            "oldest": ((s,), torch.int64),
+            "version": ((w,), torch.int64),
+            "epsilon": ((w,), torch.float64),
+            "episodes": ((w, EPISODES_KEPT, 3), torch.float64),
+            "episodes_done": ((w,), torch.int64),
+            "episodes_before": ((1,), torch.int64),
+            "updates": ((1,), torch.int64),
+            "version_updates": ((VERSIONS_KEPT,), torch.int64),
+            "lost_at": ((1,), torch.int64),
+            "learner_heartbeat": ((1,), torch.float64),
+            "learner_waited_s": ((1,), torch.float64),
+        }
+        self._block = shared_block(self._fields)
+        _view(self, views_of(self._block, self._fields))
 
-    def __getstate__(self) -> dict[str, Tensor]:
-        return self._tensors
+    def __getstate__(self) -> tuple[Fields, Tensor]:
+        return self._fields, self._block
 
-    def __setstate__(self, tensors: dict[str, Tensor]) -> None:
-        self._tensors = tensors
-        _view(self, tensors)
+    def __setstate__(self, state: tuple[Fields, Tensor]) -> None:
+        self._fields, self._block = state
+        _view(self, views_of(self._block, self._fields))
 
     def total_frames(self) -> int:
         """The agent's transitions, collected by all workers."""
@@ -244,6 +265,11 @@ def flatten_parameters(module: torch.nn.Module) -> Tensor:
     return flat
 
 
+def _weights_fields(numel: int) -> Fields:
+    """Version in slot 0, in slot 1, newest; and the two slots."""
+    return {"sequence": ((3,), torch.int64), "slots": ((2, numel), torch.float32)}
+
+
 class WeightsBoard(WeightSyncScheme):
     """TorchRL weight sync scheme without acknowledgement: a versioned double buffer in shared memory.
 
@@ -258,17 +284,27 @@ class WeightsBoard(WeightSyncScheme):
     def __init__(self, numel: int) -> None:
         super().__init__()
         self.numel = numel
-        self._slots = torch.zeros(2, numel).share_memory_()
-        self._sequence = torch.zeros(3, dtype=torch.int64).share_memory_()  # version in slot 0, in slot 1, newest
+        self._block = shared_block(_weights_fields(numel))
+        self._sequence, self._slots = views_of(self._block, _weights_fields(numel)).values()
+
+    def __getstate__(self) -> dict:
+        state = super().__getstate__()
+        del state["_slots"], state["_sequence"]
+        return state
+
+    def __setstate__(self, state: dict) -> None:
+        super().__setstate__(state)
+        self._sequence, self._slots = views_of(self._block, _weights_fields(self.numel)).values()
 
     def reader(self) -> WeightsReader:
         """What another process needs in order to read."""
-        return WeightsReader(self._slots, self._sequence)
+        return WeightsReader(self._block, self.numel)
 
     def another(self) -> WeightsBoard:
         """A scheme on the same memory: TorchRL ties a scheme to one collector."""
         twin = WeightsBoard(0)
-        twin.numel, twin._slots, twin._sequence = self.numel, self._slots, self._sequence
+        twin.numel, twin._block = self.numel, self._block
+        twin._slots, twin._sequence = self._slots, self._sequence
         return twin
 
     @property
@@ -321,13 +357,14 @@ class WeightsBoard(WeightSyncScheme):
 class WeightsReader:
     """A process's own look at a weights board."""
 
-    def __init__(self, slots: Tensor, sequence: Tensor) -> None:
-        self._slots, self._sequence_tensor = slots, sequence
+    def __init__(self, block: Tensor, numel: int) -> None:
+        self._block, self._numel = block, numel
+        sequence, self._slots = views_of(block, _weights_fields(numel)).values()
         self._sequence = sequence.numpy()
         self.version = 0
 
     def __reduce__(self):
-        return WeightsReader, (self._slots, self._sequence_tensor)
+        return WeightsReader, (self._block, self._numel)
 
     def pull(self, flat: Tensor) -> int:
         """Copy the newest complete version into ``flat`` (float32 [numel]) if it is new; return the version held."""

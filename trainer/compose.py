@@ -227,7 +227,7 @@ def hydra_arguments(overrides: Sequence[Override]) -> list[str]:
     arguments = []
     for override in overrides:
         argument = (override.input_line or "").lstrip("+")
-        is_free = override.key_or_group.startswith(FREE)
+        is_free = f"{override.key_or_group}.".startswith(FREE)
         arguments.append(f"++{argument}" if is_free else argument)
     return arguments
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import shutil
 from pathlib import Path
 
@@ -99,6 +100,15 @@ def _cgroup_files() -> list[Path]:
             if parent == base:
                 break
     return files
+
+
+def allow_open_files() -> None:
+    """As many open files as the system allows, for this process and its children.
+
+    Each shared tensor is one in every process: 50 agents have more than the 1,024 that a shell gives by habit.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def keep_freed_memory() -> None:

@@ -27,7 +27,7 @@ from trainer.metrics import Every, EverySeconds
 from trainer.processes import evaluator as evaluating
 from trainer.processes.evaluator import Evaluation
 from trainer.replay import row_bytes
-from trainer.resources import check_fits, keep_freed_memory
+from trainer.resources import allow_open_files, check_fits, keep_freed_memory
 from trainer.resume import restore
 from trainer.schedules import SCHEDULES
 from trainer.signals import Stopped, StopSignals
@@ -49,6 +49,7 @@ def train(config: Config, command: list[str]) -> dict[str, Any]:
             training had begun.
     """
     keep_freed_memory()
+    allow_open_files()
     torch.set_num_threads(config.learner.num_threads)
     world = envs.describe_world(config.env)
     device = choose_device(config.learner.device)
