@@ -203,7 +203,6 @@ on_signal() {
   say "got $1"
   if [[ $1 == USR1 ]]; then
     if [[ $STEP ]]; then kill -USR1 "$STEP"; fi
-    LIMIT=$(date -d "$(job_field EndTime)" +%s 2>/dev/null) || LIMIT='' # a job may have none
   fi
 }
 
@@ -218,6 +217,8 @@ run_agents() {
   SIGNALS=0 RECEIVED='' STEP='' LIMIT=''
   trap 'on_signal USR1' USR1
   trap 'on_signal TERM' TERM
+  # Asked now: of a job that is cancelled, SLURM says that it ends at that moment. A job may have no limit.
+  LIMIT=$(date -d "$(persistently job_field EndTime)" +%s 2>/dev/null) || LIMIT=''
   scratch_folder "$JOB"
   make_scratch
 
