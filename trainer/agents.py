@@ -64,28 +64,13 @@ def plan_agents(config: Config, world: Sequence[tuple[str, EnvSpec]], run_dir: P
     for name in config.agents.overrides:
         if name not in names:
             raise ConfigError(f"agents.overrides.{name} names no agent of {config.env.id}: it has {', '.join(names)}")
-    alone = len(world) == 1
-    plans = []
     configs = [own_config(config, name) for name in names]  # all of them can be, before anything is made
-    for number, ((name, spec), own) in enumerate(zip(world, configs, strict=True)):
-        streams = streams_of(own)
-        folder = scratch if alone else scratch / name
-        folder.mkdir(parents=True, exist_ok=True)
-        plans.append(
-            AgentPlan(
-                name=name,
-                number=number,
-                config=own,
-                spec=spec,
-                streams=streams,
-                board=AgentBoard(streams.num_workers, streams.num_streams),
-                weights=WeightsBoard(numel(own, spec)),
-                storage=open_storage(spec, streams, folder, wants_values(own)),
-                folder=run_dir / "checkpoints" if alone else run_dir / "agents" / name / "checkpoints",
-                seed=config.seed + number * AGENT_SEEDS,
-            )
-        )
-    return plans
+    if len(world) == 1:
+        return [_plan(names[0], 0, configs[0], world[0][1], run_dir, scratch)]
+    return [
+        _plan(name, number, own, spec, run_dir / "agents" / name, scratch / name)
+        for number, ((name, spec), own) in enumerate(zip(world, configs, strict=True))
+    ]
 
 
 def plan_local_agents(
@@ -100,25 +85,29 @@ def plan_local_agents(
         raise ConfigError(
             f"schedule=shared_gradient trains one agent, and {config.env.id} has {len(world)}: use schedule=async"
         )
-    (_, spec), streams, plans = world[0], streams_of(config), []
-    for number in range(config.schedule.num_agents):
-        name = f"local_{number}"
-        (scratch / name).mkdir(parents=True, exist_ok=True)
-        plans.append(
-            AgentPlan(
-                name=name,
-                number=number,
-                config=config,
-                spec=spec,
-                streams=streams,
-                board=AgentBoard(streams.num_workers, streams.num_streams),
-                weights=WeightsBoard(numel(config, spec)),
-                storage=open_storage(spec, streams, scratch / name, wants_values(config)),
-                folder=run_dir / "agents" / name / "checkpoints",
-                seed=config.seed + number * AGENT_SEEDS,
-            )
-        )
-    return plans
+    names = [f"local_{number}" for number in range(config.schedule.num_agents)]
+    return [
+        _plan(name, number, config, world[0][1], run_dir / "agents" / name, scratch / name)
+        for number, name in enumerate(names)
+    ]
+
+
+def _plan(name: str, number: int, config: Config, spec: EnvSpec, folder: Path, scratch: Path) -> AgentPlan:
+    """A plan with empty boards and, in ``scratch``, an empty replay; what is kept of the agent goes into ``folder``."""
+    streams = streams_of(config)
+    scratch.mkdir(parents=True, exist_ok=True)
+    return AgentPlan(
+        name=name,
+        number=number,
+        config=config,
+        spec=spec,
+        streams=streams,
+        board=AgentBoard(streams.num_workers, streams.num_streams),
+        weights=WeightsBoard(numel(config, spec)),
+        storage=open_storage(spec, streams, scratch, wants_values(config)),
+        folder=folder / "checkpoints",
+        seed=config.seed + number * AGENT_SEEDS,
+    )
 
 
 def own_config(config: Config, name: str) -> Config:

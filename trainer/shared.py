@@ -169,8 +169,10 @@ class SharedAgent:
         return figures if self.mode == "locked" else {**figures, "overlapped_updates": int(own[OVERLAPPED])}
 
     def close(self) -> None:
-        """Let go of the lock's file."""
-        os.close(self._file)
+        """Let go of the lock's file; safe to call twice."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1  # the number may be another file's by now
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, moments, step and counts, while no local agent is at an update."""
