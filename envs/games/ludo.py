@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from envs.games import ludo_encodings, ludo_picture, ludo_track
 from envs.games.ludo_track import BASE, FACES, GOAL, NUM_SLOTS, NUM_TOKENS
-from envs.games.rows import Rows, choice, chosen, require, to_advance
+from envs.games.rows import Rows, choice, chosen, look, require, to_advance
 from envs.spec import EnvSpec, Leaf
 from envs.state import set_state, state_of
 from envs.worlds import grid
@@ -202,11 +202,7 @@ class Ludo:
 
     def observe(self, rows: Rows | None = None, seats: NDArray[np.int64] | None = None) -> dict[str, NDArray[Any]]:
         """What seats see; `envs.games` has the details, `envs.games.ludo_encodings` the encodings."""
-        rows = self._every if rows is None else rows
-        seats = self.to_move.take(rows) if seats is None else seats
-        seen = {name: array[: len(rows)] for name, array in self._seen.items()}
-        deciding = (seats == self.to_move.take(rows)) & ~self.over.take(rows)
-        np.logical_or(self.action_mask.take(rows, 0), ~deciding[:, None], out=seen["action_mask"])
+        rows, seats, deciding, seen = look(self, self._every, self._seen, rows, seats)
         self._encoder.write(self.position(rows, seats, deciding), seen["observation"])
         return seen
 

@@ -42,6 +42,30 @@ def to_advance(every: Rows, over: NDArray[np.bool_], where: NDArray[np.bool_] | 
     return np.flatnonzero(where & ~over)
 
 
+def look(
+    game: Any, every: Rows, buffers: dict[str, NDArray[Any]], rows: Rows | None, seats: NDArray[np.int64] | None
+) -> tuple[Rows, NDArray[np.int64], NDArray[np.bool_], dict[str, NDArray[Any]]]:
+    """What every game's ``observe`` begins with.
+
+    Args:
+        game: gives ``to_move``, ``over`` and ``action_mask``.
+        every: its games, int64 [N].
+        buffers: its arrays for what is seen, [N, ...].
+        rows: the games that are looked at, int64 [M]; None: all.
+        seats: who looks, int64 [M]; None: who is to move.
+
+    Returns:
+        the games; the seats; who of them decides now, bool [M]; and the first M rows of the buffers, in which
+        ``action_mask`` is written: all legal for a seat that does not decide.
+    """
+    rows = every if rows is None else rows
+    seats = game.to_move.take(rows) if seats is None else seats
+    seen = {name: array[: len(rows)] for name, array in buffers.items()}
+    deciding = (seats == game.to_move.take(rows)) & ~game.over.take(rows)
+    np.logical_or(game.action_mask.take(rows, 0), ~deciding[:, None], out=seen["action_mask"])
+    return rows, seats, deciding, seen
+
+
 def chosen(name: str, action: NDArray[np.int64], mask: NDArray[np.bool_], rows: Rows) -> NDArray[np.int64]:
     """The actions int64 [M] of these games.
 

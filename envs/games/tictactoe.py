@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.games import board_picture
-from envs.games.rows import Rows, choice, chosen, require, to_advance
+from envs.games.rows import Rows, choice, chosen, look, require, to_advance
 from envs.spec import EnvSpec, Leaf
 from envs.state import set_state, state_of
 
@@ -106,13 +106,9 @@ class TicTacToe:
 
     def observe(self, rows: Rows | None = None, seats: NDArray[np.int64] | None = None) -> dict[str, NDArray[Any]]:
         """What seats see; `envs.games` has the details."""
-        rows = self._every if rows is None else rows
-        seats = self.to_move.take(rows) if seats is None else seats
-        seen = {name: array[: len(rows)] for name, array in self._seen.items()}
+        rows, seats, _, seen = look(self, self._every, self._seen, rows, seats)
         for plane, seat in enumerate((seats, 1 - seats)):
             seen["observation"][:, plane] = _BOARDS.take(self.marks[rows, seat], 0).reshape(-1, 3, 3)
-        other = (seats != self.to_move.take(rows))[:, None]
-        np.logical_or(self.action_mask.take(rows, 0), other, out=seen["action_mask"])
         return seen
 
     def render(self, index: int = 0) -> NDArray[np.uint8]:
