@@ -2,7 +2,9 @@
 
 Two players by turns drop a piece into one of 7 columns of 6 cells, seat 0 first; four in a row, column or diagonal win,
 a full board is a draw. Actions are columns. The winner gets 1, the loser -1, a draw pays 0. The observation is bool
-[2, 6, 7]: the seat's own pieces, then the opponent's, the top row first.
+[2, 6, 7]: the seat's own pieces, then the opponent's, the top row first; with the encoding ``threats`` bool [5, 6, 7]:
+also the empty cells where a piece would complete four of the seat's own, those of the opponent's, and the cells where
+the next piece of each column comes to lie.
 
 A player's pieces are a number: column c, height h from the bottom is bit 7 * c + h. The seventh bit of a column stays
 empty, so that no line runs from a column's top into the next one's bottom.
@@ -24,10 +26,12 @@ NAME = "connect_four"
 ROWS, COLUMNS = 6, 7
 CELLS = ROWS * COLUMNS
 STRIDE = ROWS + 1
+PLANES = {"pieces": 2, "threats": 5}  # of the encodings
 DIRECTIONS = (1, STRIDE, STRIDE - 1, STRIDE + 1)  # up, right, right and down, right and up
 _BOTTOM = np.int64(1) << STRIDE * np.arange(COLUMNS)
 _COLUMN = (2**ROWS - 1) * _BOTTOM
 _TOP = _BOTTOM << ROWS - 1
+_BOARD = np.int64(_COLUMN.sum())
 # Bit of a cell, as the observation lies: the top row first, int64 [6, 7].
 _BITS = _BOTTOM << (ROWS - 1 - np.arange(ROWS))[:, None]
 
@@ -40,19 +44,21 @@ class ConnectFour:
         pieces: of each seat, int64 [num_games, 2], as bits; the file's head explains them.
     """
 
-    def __init__(self, num_games: int, num_players: int = 2) -> None:
+    def __init__(self, num_games: int, num_players: int = 2, encoding: str = "pieces") -> None:
         """Makes them, as they are after ``reset(0)``.
 
         Args:
             num_games: how many.
             num_players: 2.
+            encoding: one of `PLANES`.
 
         Raises:
             EnvError: the settings are impossible.
         """
         require(num_games >= 1, f"{NAME}: num_games={num_games} must be at least 1.")
         choice(NAME, "num_players", num_players, (2,))
-        n, shape = num_games, (2, ROWS, COLUMNS)
+        choice(NAME, "encoding", encoding, PLANES)
+        n, shape = num_games, (PLANES[encoding], ROWS, COLUMNS)
         self.num_games, self.num_players, self.num_actions = n, 2, COLUMNS
         self.spec = EnvSpec(
             NAME, (Leaf("observation", shape, "bool", "binary"),), COLUMNS, has_mask=True, max_episode_steps=CELLS
@@ -104,8 +110,13 @@ class ConnectFour:
     def observe(self, rows: Rows | None = None, seats: NDArray[np.int64] | None = None) -> dict[str, NDArray[Any]]:
         """What seats see; `envs.games` has the details."""
         rows, seats, _, seen = look(self, self._every, self._seen, rows, seats)
-        for plane, seat in enumerate((seats, 1 - seats)):
-            np.not_equal(self.pieces[rows, seat][:, None, None] & _BITS, 0, out=seen["observation"][:, plane])
+        own, theirs = self.pieces[rows, seats], self.pieces[rows, 1 - seats]
+        planes, out = [own, theirs], seen["observation"]
+        if out.shape[1] > len(planes):
+            free = _BOARD & ~(own | theirs)
+            planes += [winning(own) & free, winning(theirs) & free, landings(own | theirs).sum(1) & _BOARD]
+        for plane, bits in enumerate(planes):
+            np.not_equal(bits[:, None, None] & _BITS, 0, out=out[:, plane])
         return seen
 
     def render(self, index: int = 0) -> NDArray[np.uint8]:
@@ -137,4 +148,18 @@ def wins(pieces: NDArray[np.int64]) -> NDArray[np.bool_]:
     for step in DIRECTIONS:
         pairs = pieces & pieces >> step
         found |= (pairs & pairs >> 2 * step) != 0
+    return found
+
+
+def winning(pieces: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Cells that would complete four in a line, as bits, int64 [...]; they may be taken, or lie beyond the board."""
+    found = np.zeros_like(pieces)
+    for step in DIRECTIONS:
+        for place in range(4):  # of the missing piece in its line, from the low end
+            line = np.full_like(pieces, -1)
+            for other in range(4):
+                if other != place:
+                    shift = step * (other - place)
+                    line &= pieces >> shift if shift > 0 else pieces << -shift
+            found |= line
     return found

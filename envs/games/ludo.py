@@ -16,7 +16,9 @@ all four there has won. Coordinates are a player's own: -1 base, 0 start, 0 .. 5
   throws first.
 
 Rewards: ``sparse``: the winner gets 1, every other player -1. ``dense``: every event pays when it happens, whoever's
-move it was (`DENSE`): the last move pays for the goal as well as for the win.
+move it was (`DENSE`): the last move pays for the goal as well as for the win. ``progress``: as ``sparse``, and every
+decision pays by how much it changes a seat's lead, 0 when all is over, so that an undiscounted game still pays 1 or -1
+and the best player stays the best (Ng, Harada and Russell 1999, shaping by a potential).
 
 Dice are drawn by index from a stream for each game (`envs.worlds.grid.uniforms`), so that a game does not depend on
 those beside it.
@@ -37,7 +39,7 @@ from envs.state import set_state, state_of
 from envs.worlds import grid
 
 NAME = "ludo"
-REWARDS = ("sparse", "dense")
+REWARDS = ("sparse", "dense", "progress")
 DENSE = {
     "win": 200.0,
     "loss": -50.0,
@@ -48,6 +50,7 @@ DENSE = {
     "capture": 10.0,  # for each token
     "captured": -10.0,  # for each token
 }
+BASE_SQUARES = 8  # that the way out of base counts for, as it takes a six
 MAX_PENDING = 21  # dice, as a queue is an int64; two players can have 17, four will not in the life of the sun
 
 _TARGETS = ludo_track.targets().reshape(-1)  # [cell * 8 + face]
@@ -59,6 +62,9 @@ _THROW_FACES = _FACES[_THROWS]
 _LOW = np.array([0, 7, 63])  # the dice before a slot
 _AHEAD = 4  # throws made of one random number; of 53 bits they use 31
 _POWERS = 216.0 ** np.arange(1, _AHEAD + 1)[:, None]
+# Share of a player's whole way that a token at a cell has behind it: a potential.
+_CELLS = np.arange(GOAL + 1)
+_BEHIND = ((_CELLS + BASE_SQUARES * (_CELLS > BASE)) / (GOAL + BASE_SQUARES) / NUM_TOKENS).astype(np.float32)
 _ALL_IN_GOAL = np.full(NUM_TOKENS, GOAL, np.uint8).view(np.uint32)[0]
 
 
@@ -87,15 +93,18 @@ class Ludo:
     """
 
     def __init__(
-        self, num_games: int, num_players: int = 2, reward: str = "sparse", encoding: str = "handcrafted"
-    ) -> None:
+        self, num_games: int, num_players: int = 2, reward: str = "sparse", encoding: str = "handcrafted",
+        sort_tokens: bool = False,
+    ) -> None:  # fmt: skip
         """Makes them, as they are after ``reset(0)``.
 
         Args:
             num_games: how many.
             num_players: 2 or 4.
-            reward: ``sparse`` or ``dense``.
+            reward: one of `REWARDS`.
             encoding: one of `envs.games.ludo_encodings.ENCODINGS`.
+            sort_tokens: name a player's tokens anew after every move, token 0 being the one that is farthest: as they
+                are all alike nothing is lost, and 24 positions become one.
 
         Raises:
             EnvError: the settings are impossible.
@@ -106,11 +115,12 @@ class Ludo:
         choice(NAME, "encoding", encoding, ludo_encodings.ENCODINGS)
         self.num_games, self.num_players = num_games, num_players
         self.num_actions = NUM_SLOTS * NUM_TOKENS
+        self._sort_tokens = sort_tokens
         self._encoder = ludo_encodings.ENCODINGS[encoding](num_players)
         kind = "binary" if self._encoder.dtype == "bool" else "vector"
         leaf = Leaf("observation", (self._encoder.size,), self._encoder.dtype, kind)
         self.spec = EnvSpec(NAME, (leaf,), self.num_actions, has_mask=True)
-        self._dense = reward == "dense"
+        self._dense, self._progress = reward == "dense", reward == "progress"
         self._open = ludo_track.open_crossings(num_players)
         self._shaping = _shaping(num_players)
 
@@ -180,6 +190,7 @@ class Ludo:
         face = queue >> 3 * slot & 7
         queue = queue & low | queue >> 3 & ~low
         moved = seat * NUM_TOKENS + token
+        lead = self._lead(rows) if self._progress else None
         old = self._cells.take(moved)
         new = _TARGETS.take(old.astype(np.int64) << 3 | face)
         self._cells[moved] = new
@@ -195,6 +206,11 @@ class Ludo:
         bonus &= ~won
         if bonus.any():
             self._throw_extra(rows[bonus])
+        if self._sort_tokens:
+            cells = self._cells.reshape(self.num_games, self.num_players, NUM_TOKENS)
+            cells[rows] = np.sort(cells[rows], 2)[..., ::-1]
+        if lead is not None:
+            self.rewards[rows] += self._lead(rows) * ~won[:, None] - lead
         if won.any():
             self._end(rows[won], player[won])
         self._go_on(rows if not won.any() else rows[~won])
@@ -290,6 +306,13 @@ class Ludo:
                 paid[rows[caught] * self.num_players + player[caught]] += np.float32(DENSE["capture"]) * count
                 paid[seat] += np.float32(DENSE["captured"]) * count
         return captured
+
+    def _lead(self, rows: Rows) -> NDArray[np.float32]:
+        """Share of the way that each seat has behind it, less that of the others in the mean, float32 [M, P]."""
+        behind = _BEHIND.take(self._cells.reshape(self.num_games, self.num_players, NUM_TOKENS)[rows]).sum(2)
+        others = (behind.sum(1, keepdims=True) - behind) / np.float32(self.num_players - 1)
+        lead: NDArray[np.float32] = behind - others
+        return lead
 
     def _end(self, rows: Rows, winner: NDArray[np.int64]) -> None:
         """Games that were won."""

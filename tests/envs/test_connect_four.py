@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from envs.games import ConnectFour, board_picture
+from envs.games import ConnectFour, board_picture, connect_four
 from envs.games.connect_four import wins
 from envs.games.players import connect_four_heuristic, random_player
 
@@ -92,6 +92,26 @@ def test_random_play_is_what_a_plain_board_says():
 def test_what_is_seen():
     seen = after(3, 3, 0).observe()
     assert np.argwhere(seen["observation"][0]).tolist() == [[0, 4, 3], [1, 5, 0], [1, 5, 3]]
+
+
+def test_threats_are_seen():
+    """By random play: the cells that would win, found by trying them, and where pieces come to lie."""
+    game, generator = ConnectFour(50, encoding="threats"), np.random.default_rng(2)
+    game.reset()
+    winning_cells = 0
+    while not game.over.all():
+        seen = game.observe()["observation"].copy()
+        for i in np.flatnonzero(~game.over):
+            seats = (game.to_move[i], 1 - game.to_move[i])
+            taken = seen[i, :2].any(0)
+            for plane, seat in zip((2, 3), seats, strict=True):
+                tried = connect_four.wins(game.pieces[i, seat] | connect_four._BITS) & ~taken
+                np.testing.assert_array_equal(seen[i, plane], tried)
+                winning_cells += tried.sum()
+            lowest = ~taken & np.vstack([taken[1:], np.ones((1, 7), bool)])
+            np.testing.assert_array_equal(seen[i, 4], lowest)
+        game.step(random_player(game, generator))
+    assert winning_cells > 500
 
 
 def test_the_picture():

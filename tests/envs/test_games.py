@@ -15,7 +15,9 @@ SETTINGS = [
     ("ludo", {}),
     ("ludo", {"num_players": 4, "reward": "dense", "encoding": "onehot"}),
     ("ludo", {"encoding": "actions"}),
+    ("ludo", {"num_players": 4, "reward": "progress", "sort_tokens": True}),
     ("connect_four", {}),
+    ("connect_four", {"encoding": "threats"}),
     ("tictactoe", {}),
 ]
 ALL = pytest.mark.parametrize(

@@ -253,6 +253,51 @@ def test_dense_rewards(before, die, paid):
         assert (game.rewards == 0).all()  # sparse
 
 
+def test_progress_pays_what_changes_a_lead():
+    # 57 squares and 8 for leaving base are a token's way, a quarter of a player's.
+    whole = 4 * (57 + 8)
+    game = play(scene([[-1, 40, 40, 40], [30, 0, 0, 0]], [6, 1], reward="progress"), 0, 0)  # leaves base
+    np.testing.assert_allclose(game.rewards, [[9 / whole, -9 / whole]], rtol=1e-5)
+    # From own 3 to 4, where the opponent's token is that stands on its own 30: it loses its 31 squares and its 8.
+    game = play(scene([[3, 40, 40, 40], [30, 0, 0, 0]], [1], reward="progress"), 0, 0)
+    np.testing.assert_allclose(game.rewards, [[40 / whole, -40 / whole]], rtol=1e-5)
+    # The last move takes the lead back, so that the whole game pays 1.
+    game = play(scene([DONE, [-1] * 4], [1], reward="progress"), 0, 3)
+    lead = (whole - 1) / whole
+    np.testing.assert_allclose(game.rewards, [[1 - lead, lead - 1]], rtol=1e-5)
+    game = play(scene([[3, 40, 40, 40], [30, 0, 0, 0], [0] * 4, [0] * 4], [1], reward="progress"), 0, 0)
+    np.testing.assert_allclose(game.rewards, [[1 / whole] + [-1 / 3 / whole] * 3], rtol=1e-4)  # nobody is captured
+
+
+@pytest.mark.parametrize("num_players", [2, 4])
+def test_progress_pays_the_outcome_over_a_game(num_players):
+    game, generator = Ludo(300, num_players, reward="progress"), np.random.default_rng(1)
+    game.reset(2)
+    total = np.zeros((300, num_players))
+    while not game.over.all():
+        game.step(random_player(game, generator))
+        total += game.rewards
+    outcome = np.where(np.arange(num_players) == game.winner[:, None], 1, -1)
+    np.testing.assert_allclose(total, outcome, atol=1e-4)
+
+
+def test_sorted_tokens_are_the_same_game():
+    """Whatever a sorted game is played by, an unsorted one can be played by, to the same end."""
+    plain, ordered = (Ludo(200, sort_tokens=sort) for sort in (False, True))
+    generator = np.random.default_rng(4)
+    for game in (plain, ordered):
+        game.reset(5)
+    while not ordered.over.all():
+        assert (np.diff(ordered.tokens, axis=2) <= 0).all()
+        action = random_player(ordered, generator)
+        rank = np.argsort(-plain.tokens[np.arange(200), plain.to_move], axis=1, kind="stable")
+        plain.step(action // 4 * 4 + rank[np.arange(200), action % 4])
+        ordered.step(action)
+        np.testing.assert_array_equal(np.sort(plain.tokens, 2)[..., ::-1], ordered.tokens)
+        np.testing.assert_array_equal(plain.to_move, ordered.to_move)
+    np.testing.assert_array_equal(plain.winner, ordered.winner)
+
+
 # Random play, move by move against a plain referee
 
 
