@@ -167,7 +167,7 @@ def scripted(env_id: str) -> Player:
     Raises:
         EnvError: the game has none.
     """
-    players = [player for player in PLAYERS[env_id].values() if player is not random_player]
+    players = [player for player in PLAYERS.get(env_id, {}).values() if player is not random_player]
     if not players:
         raise EnvError(f"{env_id}: there is no scripted player of this game; set opponents.scripted=0.")
     return players[0]

@@ -54,6 +54,20 @@ def small_config(make_config: Callable[..., Config], tmp_path: Path) -> Callable
     return lambda name="run", **changes: make_config(tmp_path / name, **changes)
 
 
+@pytest.fixture(scope="session")
+def game_run(make_config: Callable[..., Config], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run of tic-tac-toe with a few snapshots; whoever changes it makes a copy."""
+    from trainer.train import train
+
+    config = make_config(
+        tmp_path_factory.mktemp("game") / "run", budget_frames=1_500, env={"id": "tictactoe", "backend": "game"},
+        opponents={"snapshot_every_frames": 300, "pool_size": 3, "scripted": 0.2}, schedule={"name": "sequential"},
+        evaluator={"league_games": 5},
+    )  # fmt: skip
+    train(config, ["test"])
+    return Path(str(config.run_dir))
+
+
 @pytest.fixture
 def started() -> Iterator[Callable[[Config], Any]]:
     """Builds and starts a system as `trainer.train.train` does, and closes it at the test's end."""

@@ -14,16 +14,16 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [
     {"run", "eval", "play"},
     {"train"},
-    {"schedules", "resume"},
+    {"schedules", "resume", "league", "play_games"},
     {"system", "forkserver", "finished"},
     {"collectors", "evaluators"},
     {"learners"},
     {"processes"},
-    {"diagnostics", "stacking", "shared"},
+    {"diagnostics", "stacking", "shared", "matches"},
     {"agents", "priorities", "learning", "replay_copy", "selfplay"},
     {"algorithms", "acting", "replay", "recording", "checkpoint", "telemetry", "trace"},
     {"networks", "metrics", "loggers", "boards", "limiter", "plot", "resources", "run_folder", "compose", "timeline"}
-    | {"signals", "errors", "scripting"},
+    | {"signals", "errors", "scripting", "league_picture", "human"},
     {"validation"},
     {"config"},
 ]

@@ -150,6 +150,7 @@ class EvaluatorConfig:
     final_episodes: int = 100
     num_envs: int = 20
     nice: int = 10  # the evaluator's process gives way to collection and learning
+    league_games: int = 20  # self-play: of each pair in the league at the end; 0: no league
     stop_at_return: float | None = None  # the run ends when an evaluation's mean reaches this
 
 

@@ -172,3 +172,17 @@ def bottleneck(
         f"both sides wait alike, collectors {100 * collectors:.0f} % and the learner {100 * learner:.0f} %"
         f" of the time{in_brackets}"
     )
+
+
+def wilson(points: float, games: int, z: float = 1.959964) -> tuple[float, float]:
+    """Interval of a share of games won, low and high, by default of 95 % confidence (Wilson 1927).
+
+    Args:
+        points: games won; draws may count half, which makes the interval wider than it would have to be.
+        games: above 0.
+        z: quantile of the standard normal distribution.
+    """
+    share, square = points / games, z * z / games
+    centre = (share + square / 2) / (1 + square)
+    half = z / (1 + square) * math.sqrt(share * (1 - share) / games + square / games / 4)
+    return max(0.0, centre - half), min(1.0, centre + half)

@@ -1,4 +1,7 @@
-"""Watch a finished run play: ``python -m trainer.play RUN`` writes a video, ``--window`` opens a window."""
+"""Watch a finished run play: ``python -m trainer.play RUN`` writes a video, ``--window`` opens a window.
+
+In a turn-based game, ``--opponent`` says against whom; with ``--opponent human`` you play in the terminal.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ import envs
 from trainer.checkpoint import CheckpointError
 from trainer.config import ConfigError
 from trainer.finished import add_arguments, open_run
+from trainer.play_games import Table, play_games
 from trainer.processes.evaluator import Players, evaluate, world_of
 
 VIDEO_FORMATS = (".gif", ".mp4")
@@ -26,7 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_arguments(parser)
     parser.add_argument("--episodes", type=int, default=1)
     parser.add_argument("--max-steps", type=int, default=2_000, help="of all episodes together")
-    parser.add_argument("--fps", type=int, default=30)
+    parser.add_argument("--fps", type=int, help="pictures a second (default: 30; of a turn-based game 2)")
+    who = "human, random, scripted, or a policy.pt or snapshot_*.pt (default: whom the run evaluates against)"
+    parser.add_argument("--opponent", metavar="WHO", help=f"in a turn-based game: {who}")
+    parser.add_argument("--seat", type=int, help="of the opponent; 0 begins (default: another one in every game)")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--out", type=Path, help="file ending in .mp4 or .gif (default: RUN/play.mp4)")
     shown.add_argument("--window", action="store_true", help="show it in a window instead")
@@ -37,7 +44,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config, players = open_run(options.run, options.policy)
         world = world_of(config, 1, render_mode="human" if options.window else "rgb_array")
-        returns, pictures = play(players, world, options.episodes, options.max_steps, options.seed)
+        is_game = hasattr(world, "game")
+        returns: dict[str, list[float]] = {}
+        if is_game:
+            filmed = options.opponent != "human" or options.out is not None
+            pictures = play_games(config, players.flat, world, table_of(options, filmed))
+        elif options.opponent is not None or options.seat is not None:
+            raise ConfigError(f"{config.env.id} is no turn-based game: leave out --opponent and --seat")
+        else:
+            returns, pictures = play(players, world, options.episodes, options.max_steps, options.seed)
         world.close()
     except (ConfigError, CheckpointError, envs.EnvError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -45,10 +60,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for agent, own in returns.items():
         who = f" of {agent}" if len(returns) > 1 else ""
         print(f"returns{who} of {len(own)} finished episodes: {', '.join(f'{r:g}' for r in own) or 'none'}")
-    if not options.window:
-        write_video(out, pictures, options.fps)
+    if not options.window and (pictures or not is_game):
+        write_video(out, pictures, options.fps or (2 if is_game else 30))
         print(out)
     return 0
+
+
+def table_of(options: argparse.Namespace, filmed: bool) -> Table:
+    """What is played where it is a turn-based game."""
+    return Table(
+        policy=options.policy, opponent=options.opponent, seat=options.seat, games=options.episodes,
+        max_moves=options.max_steps, seed=options.seed, filmed=filmed,
+    )  # fmt: skip
 
 
 def play(

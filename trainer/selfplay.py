@@ -17,12 +17,13 @@ from torch import Tensor
 from envs import EnvSpec
 from envs.games.players import Player, random_player
 from envs.selfplay import Opponents, scripted
-from trainer import checkpoint
+from trainer import checkpoint, run_folder
 from trainer.acting import Policy, stacked_policy
 from trainer.algorithms import ALGORITHMS
 from trainer.boards import WeightsReader
 from trainer.checkpoint import CheckpointError
 from trainer.config import Config, OpponentsConfig
+from trainer.metrics import wilson
 
 RANDOM, SCRIPTED, LATEST, SNAPSHOTS = range(4)
 KINDS = ("random", "scripted", "latest", "snapshots")
@@ -115,17 +116,31 @@ class OpponentPool:
                 return
 
     def figures(self) -> dict[str, float]:
-        """Share of games won (draws count half) against each kind of opponent, and how many games that were."""
+        """Share of games won (draws count half) against each kind of opponent, its 95 % interval, how many games."""
         games = self.results.sum(0)
         by_kind = {**{kind: games[i] for i, kind in enumerate(KINDS[:3])}, "snapshots": games[3:].sum(0)}
         found: dict[str, float] = {}
         for kind, counts in by_kind.items():
-            if total := int(counts.sum()):
-                found |= {f"score_{kind}": float((counts[WIN] + counts[DRAW] / 2) / total), f"games_{kind}": total}
+            if counts.any():
+                found |= {f"{key}_{kind}": value for key, value in score(counts).items()}
         return found | {"pool_size": len(self)}
 
+    def table(self) -> list[dict[str, Any]]:
+        """What came of the games against each opponent, snapshots one by one: won, drawn, lost, and `score`."""
+        games, known = self.results.sum(0), np.flatnonzero(self.version > 0)
+        lines: list[tuple[str, int | None, np.ndarray]] = [(kind, None, games[i]) for i, kind in enumerate(KINDS[:3])]
+        lines += [("snapshot", int(self.frames[slot]), games[3 + slot]) for slot in known[self.frames[known].argsort()]]
+        return [
+            {"kind": kind, "frames": frames, **dict(zip(("won", "drawn", "lost"), counts.tolist(), strict=True))}
+            | (score(counts) if counts.any() else {})
+            for kind, frames, counts in lines
+        ]
+
     def save(self, folder: Path) -> None:
-        """Every snapshot in a file of its own, which is written once; files of those that are gone are removed."""
+        """Every snapshot in a file of its own, which is written once; files of those that are gone are removed.
+
+        What came of the games goes into results.json.
+        """
         known = {f"snapshot_{frames:012d}.pt": slot for slot, frames in enumerate(self.frames) if self.version[slot]}
         for path in folder.glob("snapshot_*.pt"):
             if path.name not in known:
@@ -134,6 +149,8 @@ class OpponentPool:
             if not (folder / name).exists():
                 state = {"weights": self.weights[slot].clone(), "frames": int(self.frames[slot])}
                 checkpoint.write_aside(state, folder / name)
+        folder.mkdir(exist_ok=True)
+        run_folder.write_json(folder / "results.json", {"opponents": self.table()})
 
     def load(self, folder: Path, warn: Callable[[str], None]) -> None:
         """The newest snapshots of a run that goes on; ``warn`` is told of those that are torn."""
@@ -243,6 +260,13 @@ class PoolOpponents:
                     kind = self.kind[row, other]
                     line = 3 + self._slots[self.member[row, other]] if kind == SNAPSHOTS else kind
                     results[line, outcome] += 1
+
+
+def score(counts: np.ndarray) -> dict[str, float]:
+    """Of games won, drawn and lost, int64 [3]: share won, draws counting half, its 95 % interval, and how many."""
+    points, games = float(counts[WIN] + counts[DRAW] / 2), int(counts.sum())
+    low, high = wilson(points, games)
+    return {"score": points / games, "score_low": low, "score_high": high, "games": games}
 
 
 def shares(chances: np.ndarray) -> np.ndarray:

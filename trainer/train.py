@@ -16,7 +16,7 @@ import torch
 
 import envs
 from envs import EnvError, EnvSpec
-from trainer import checkpoint, plot, run_folder
+from trainer import checkpoint, league, plot, run_folder
 from trainer.agents import own_config, streams_of, wants_values
 from trainer.config import SEEDS_PER_RUN, Config, first_line, to_dict
 from trainer.errors import RunFailed
@@ -110,7 +110,7 @@ def _train_in(
 
 def _run(system: System, summary: dict[str, Any]) -> None:
     """Start the system, train, stop it and evaluate; ``summary`` takes what is known, however that ends."""
-    stop, loop = system.stop, Loop(system)
+    config, stop, loop = system.config, system.stop, Loop(system)
     try:
         with stop.raising(after_s=0):
             system.start()
@@ -133,6 +133,10 @@ def _run(system: System, summary: dict[str, Any]) -> None:
         system.close()
     with stop.raising(after_s=0):
         summary |= final_evaluation(system)
+        if system.pool is not None and config.evaluator.league_games:
+            summary |= (found := league.at_end(config, system.run_dir, system.loggers.event))
+            elo = {f"elo_{name}": found["elo"][name] for name in ("best", "scripted") if name in found.get("elo", {})}
+            system.loggers.write({"frames": summary["frames"], "wall_s": summary["wall_s"], **elo})
     summary |= {"status": "finished"}
 
 

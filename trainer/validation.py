@@ -34,6 +34,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "0 or above": (
         lambda x: x >= 0,
         "seed collector.epsilon_decay_frames collector.apex_alpha learner.learning_rate_end evaluator.every_frames "
+        "evaluator.league_games "
         "replay.priority_alpha opponents.random opponents.scripted opponents.latest opponents.snapshots "
         "faults.max_failures",
     ),

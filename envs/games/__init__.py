@@ -37,6 +37,10 @@ What every game has, N being ``num_games`` and P ``num_players``; every array is
     game that is over, sees no dice and a mask of all ones: so the final observation of every seat is to be had.
 ``render(index=0)``
     A picture of one game, rgb uint8 [height, width, 3].
+``text(index=0)``
+    One game as lines of text, for a terminal.
+``action_text(index, action)``
+    Of some games: an action of the one to move in words, where its number says little.
 ``state()``, ``set_state(state)``
     Where all games stand, as tensors and plain values, for another object of the same making.
 

@@ -123,6 +123,11 @@ class ConnectFour:
         """A picture of one game, rgb uint8 [192, 224, 3]."""
         return board_picture.picture(self.pieces[index][:, None, None] & _BITS != 0)
 
+    def text(self, index: int = 0) -> str:
+        """One game as text: X and O are seats 0 and 1, below them the columns' actions."""
+        board = board_picture.text(self.pieces[index][:, None, None] & _BITS != 0, "." * CELLS)
+        return f"{board}\n{' '.join(map(str, range(COLUMNS)))}"
+
     def state(self) -> dict[str, Any]:
         """Where all games stand."""
         return state_of(self)

@@ -269,6 +269,15 @@ class Ludo:
         """A picture of one game, rgb uint8 [360, 360, 3]."""
         return ludo_picture.picture(self.tokens[index], int(self.to_move[index]), self.dice(index)[:NUM_SLOTS])
 
+    def text(self, index: int = 0) -> str:
+        """One game as text; `ludo_picture.text` says how to read it."""
+        return ludo_picture.text(self.tokens[index], int(self.to_move[index]), self.dice(index))
+
+    def action_text(self, index: int, action: int) -> str:
+        """An action of the one to move in words: which token by which die."""
+        name = ludo_picture.token_name(int(self.to_move[index]), action % NUM_TOKENS)
+        return f"{name} by {self.dice(index)[action // NUM_TOKENS]}"
+
     def state(self) -> dict[str, Any]:
         """Where all games stand."""
         return state_of(self)

@@ -1,4 +1,4 @@
-"""A picture of a Ludo board: 15 x 15 cells, the bases in the corners, the home columns towards the middle."""
+"""A Ludo board as a picture and as text: 15 x 15 cells, bases in the corners, home columns towards the middle."""
 
 from __future__ import annotations
 
@@ -78,6 +78,48 @@ def picture(tokens: NDArray[np.int64], to_move: int, dice: list[int]) -> NDArray
     for i, die in enumerate(dice):
         _die(drawn, (6 + i, 6 + i), die, COLOURS[corners[to_move]])
     return drawn
+
+
+def token_name(player: int, token: int) -> str:
+    """A token's name in a text: A0 is the first one of seat 0."""
+    return f"{'ABCD'[player]}{token}"
+
+
+def text(tokens: NDArray[np.int64], to_move: int, dice: list[int]) -> str:
+    """The board in 15 lines: ``.`` track, ``*`` a safe square of it, ``:`` home columns, ``_`` bases, tokens by name.
+
+    Several tokens on a square are ``A+`` where they are one player's, else ``++``. Below: every token's own coordinate
+    (base and goal in words), who is to move, and the dice.
+
+    Args:
+        tokens: own coordinates [num_players, 4].
+        to_move: a seat.
+        dice: that are pending.
+    """
+    drawn = [["  "] * SIDE for _ in range(SIDE)]
+
+    def write(cell: tuple[int, int], what: str) -> None:
+        drawn[cell[0]][cell[1]] = what
+
+    for square, cell in enumerate(TRACK_CELLS):
+        write(cell, "* " if square in SAFE_COORDINATES else ". ")
+    standing: dict[tuple[int, int], list[str]] = {}
+    for player, places in enumerate(tokens.tolist()):
+        corner = ludo_track.spacing(len(tokens)) // 13 * player
+        for coordinate in range(51, 57):
+            write(cell_of(corner, 0, coordinate), ": ")
+        for token, coordinate in enumerate(places):
+            write(cell_of(corner, token, -1), "_ ")
+            standing.setdefault(cell_of(corner, token, coordinate), []).append(token_name(player, token))
+    for cell, names in standing.items():
+        owners = {name[0] for name in names}
+        write(cell, names[0] if len(names) == 1 else f"{owners.pop() if len(owners) == 1 else '+'}+")
+    lines = [" ".join(row).rstrip() for row in drawn]
+    words = {-1: "base", 56: "goal"}
+    for player, places in enumerate(tokens.tolist()):
+        told = (f"{token_name(player, token)} {words.get(place, place)}" for token, place in enumerate(places))
+        lines.append("  ".join(told))
+    return "\n".join([*lines, f"{'ABCD'[to_move]} is to move, dice: {' '.join(map(str, dice)) or 'none'}"])
 
 
 def _pale(colour: NDArray[np.uint8]) -> NDArray[np.uint8]:

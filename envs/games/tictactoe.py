@@ -115,6 +115,10 @@ class TicTacToe:
         """A picture of one game, rgb uint8 [96, 96, 3]."""
         return board_picture.picture(_BOARDS[self.marks[index]].reshape(2, 3, 3))
 
+    def text(self, index: int = 0) -> str:
+        """One game as text: X and O are seats 0 and 1, free cells their actions."""
+        return board_picture.text(_BOARDS[self.marks[index]].reshape(2, 3, 3), "012345678")
+
     def state(self) -> dict[str, Any]:
         """Where all games stand."""
         return state_of(self)

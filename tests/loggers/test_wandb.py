@@ -57,7 +57,8 @@ def wandb_file(run):
 
 
 def test_rows_summary_and_curve_are_in_wandbs_file(run, notices):
-    imsave(run.run_dir / "curve.png", np.zeros((4, 4)))
+    for picture in ("curve.png", "league.png"):
+        imsave(run.run_dir / picture, np.zeros((4, 4)))
     sink = WandbSink(OFFLINE, run, notices.append)
     for frames in (1_000, 2_000):
         sink.write({"frames": frames, "loss": frames / 4_000, "bottleneck": "learning"})
@@ -69,6 +70,7 @@ def test_rows_summary_and_curve_are_in_wandbs_file(run, notices):
     assert [(row.get("frames"), row.get("loss")) for row in rows[:2]] == [("1000", "0.25"), ("2000", "0.5")]
     assert not any("bottleneck" in row for row in rows)
     assert any("curve" in key for key in rows[2])
+    assert any("league" in key for row in rows[2:] for key in row)
     everything = records(path)
     (started,) = [record.run for record in everything if record.WhichOneof("record_type") == "run"]
     assert (started.run_id, started.project) == ((run.run_dir / "wandb_id.txt").read_text().strip(), "test")

@@ -156,9 +156,10 @@ class WandbSink:
     def _finish(self, wandb_run: wandb.Run, summary: dict[str, Any]) -> None:
         import wandb
 
-        curve = self._run.run_dir / "curve.png"
-        if curve.exists():
-            wandb_run.log({"curve": wandb.Image(str(curve))})
+        for name in ("curve", "league"):
+            picture = self._run.run_dir / f"{name}.png"
+            if picture.exists():
+                wandb_run.log({name: wandb.Image(str(picture))})
         for key, value in summary.items():
             wandb_run.summary[key] = value
         wandb_run.finish(exit_code=1 if summary.get("status") == "failed" else 0)

@@ -1,0 +1,296 @@
+"""Everyone against everyone: ``python -m trainer.league RUN``, for a run's past selves, policies and fixed players.
+
+RUN/league.json has the matrix of games won and Elo ratings, RUN/league.png shows them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from envs import EnvError, EnvSpec
+from envs.games.players import Player, random_player
+from envs.selfplay import scripted
+from trainer import checkpoint, run_folder
+from trainer.checkpoint import CheckpointError
+from trainer.config import SEEDS_PER_RUN, Config, ConfigError, from_yaml
+from trainer.league_picture import draw
+from trainer.matches import Choose, network_players, play_out, seated, weights_of, winners, world_of_games
+from trainer.metrics import wilson
+
+SEED_OFFSET = 700_000  # apart from the seeds of training and of evaluations
+GAMES_AT_ONCE = 8_192
+PRIOR = 1.0  # drawn games of each pair that ratings are given beforehand: someone who always wins stays finite
+ELO = 400 / np.log(10)  # of a rating whose difference is the log of the odds
+MAX_SECONDS = 120.0  # at the end of a run: no more games are begun after it
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Who takes part.
+
+    Args:
+        name: unique.
+        kind: ``random``, ``scripted``, ``snapshot`` or ``policy``.
+        frames: at which its weights were taken; None for functions.
+    """
+
+    name: str
+    kind: str
+    frames: int | None = None
+
+
+def at_end(config: Config, run_dir: Path, event: Callable[[str], None]) -> dict[str, Any]:
+    """The league at a run's end, of ``evaluator.league_games`` a pair; {} where it cannot be played, which is told.
+
+    Returns:
+        for summary.json: ``elo``, ratings by name, and ``league_games``, those of each pair.
+    """
+    try:
+        result = league(config, run_dir, config.evaluator.league_games, event, MAX_SECONDS)
+    except Exception as error:  # whatever a game raises or a disk refuses: the run is over, and its results stand
+        event(
+            f"warning: the league was not played ({type(error).__name__}: {error}); python -m trainer.league {run_dir}"
+        )
+        return {}
+    games = result["games_per_pair"]
+    if games < config.evaluator.league_games:
+        event(f"warning: the league stopped after {MAX_SECONDS:.0f} s with {games} games a pair")
+    ranked = sorted(result["players"], key=lambda player: -player["elo"])
+    text = ", ".join(rating_text(player) for player in ranked[:5])
+    event(f"league of {len(ranked)}, {games} games a pair, Elo above random play: {text}; {run_dir / 'league.png'}")
+    return {"league_games": games, "elo": {player["name"]: player["elo"] for player in result["players"]}}
+
+
+def league(
+    config: Config, run_dir: Path, games: int, warn: Callable[[str], None], max_seconds: float = float("inf"),
+    seed: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Play it, and write RUN/league.json and RUN/league.png.
+
+    Args:
+        config: the run's.
+        run_dir: its folder.
+        games: of each pair, at least; rounded up so that everyone sits on every seat equally often.
+        warn: is told of snapshots that cannot be read, and are left out.
+        max_seconds: after so long no more games are begun; at least two of each pair are played.
+        seed: of the games; None: the run's.
+
+    Returns:
+        what RUN/league.json holds.
+
+    Raises:
+        ConfigError, EnvError: it is no run of a game.
+        CheckpointError: there is no policy.
+        OSError: the disk refuses.
+    """
+    start = time.monotonic()
+    world = world_of_games(config, 1)
+    spec = world.specs[0]
+    world.close()
+    players, functions = fixed_players(config)
+    networks, flats = entered(config, spec, run_dir, warn)
+    entries = [*players, *networks]
+    rng_seed = config.seed * SEEDS_PER_RUN + SEED_OFFSET if seed is None else seed
+    choose = network_players(config, spec, flats)
+    wins, draws = round_robin(config, functions, choose, len(entries), games, rng_seed, max_seconds)
+    result = table(entries, wins, draws) | {
+        "env_id": config.env.id, "epsilon": config.opponents.epsilon, "seconds": time.monotonic() - start,
+    }  # fmt: skip
+    run_folder.write_json(run_dir / "league.json", result)
+    draw(result, f"{config.env.id} · {config.algorithm.name} · seed {config.seed}").savefig(run_dir / "league.png")
+    return result
+
+
+def fixed_players(config: Config) -> tuple[list[Entry], list[Player]]:
+    """Random play, and the scripted player where the game has one."""
+    entries, functions = [Entry("random", "random")], [random_player]
+    try:
+        functions.append(scripted(config.env.id))
+    except EnvError:  # which is how it says that there is none
+        return entries, functions
+    return [*entries, Entry("scripted", "scripted")], functions
+
+
+def entered(config: Config, spec: EnvSpec, run_dir: Path, warn: Callable[[str], None]) -> tuple[list[Entry], Tensor]:
+    """The networks that take part, the oldest first, and their weights, float32 [A, numel].
+
+    These are the pool's snapshots, the best policy, and the last one where it is another.
+
+    Raises:
+        CheckpointError: the best or the last policy is missing, or of another network.
+    """
+    found: list[tuple[Entry, Tensor]] = []
+    for path in sorted((run_dir / "pool").glob("snapshot_*.pt")):
+        try:
+            frames = int(checkpoint.load(path)["frames"])
+            found.append((Entry(f"snapshot_{frames}", "snapshot", frames), weights_of(path, config, spec)))
+        except CheckpointError as error:
+            warn(f"warning: {error}; the league is played without it")
+    for name, path in (("best", run_dir / "best" / "policy.pt"), ("last", run_dir / "checkpoints" / "last_policy.pt")):
+        frames = int(checkpoint.load(path)["frames"])
+        if not any(entry.kind == "policy" and entry.frames == frames for entry, _ in found):
+            found.append((Entry(name, "policy", frames), weights_of(path, config, spec)))
+    return [entry for entry, _ in found], torch.stack([flat for _, flat in found])
+
+
+def round_robin(
+    config: Config, functions: Sequence[Player], networks: Choose, count: int, games: int, seed: int,
+    max_seconds: float = float("inf"),
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Everyone plays everyone.
+
+    Of a pair's games one sits on the even seats of every second game, and on the odd seats of the others; with more
+    than two seats each of them has every second one. Functions draw their moves and networks are greedy, so that two
+    networks might play one game over and over: among themselves they move at random with probability
+    ``opponents.epsilon``.
+
+    Args:
+        config: the run's.
+        functions: F players.
+        networks: the players behind them.
+        count: K, of all players.
+        games: of each pair, at least.
+        seed: of dice and draws.
+        max_seconds: after so long no more games are begun.
+
+    Returns:
+        games that i won against j, int64 [K, K], and games that they drew.
+    """
+    deadline, rng = time.monotonic() + max_seconds, np.random.default_rng(seed)
+    pairs = np.array(list(combinations(range(count), 2)))
+    at_most = max(1, GAMES_AT_ONCE // (2 * len(pairs)))  # rounds of two games for each pair
+    rounds = -(-games // 2)
+    batches = -(-rounds // at_most)
+    per_batch = 2 * -(-rounds // batches)
+    world = world_of_games(config, len(pairs) * per_batch)
+    game, epsilon = world.game, config.opponents.epsilon
+    pair = np.repeat(np.arange(len(pairs)), per_batch)
+    side = (np.arange(game.num_games)[:, None] + np.arange(game.num_players)) % 2  # [N, P]
+    who = pairs[pair[:, None], side]
+    strays = (who >= len(functions)).all(1)
+    greedy = seated(functions, networks, rng)
+
+    def choose(game: Any, rows: np.ndarray, movers: np.ndarray) -> np.ndarray:
+        actions = greedy(game, rows, movers)
+        random = strays[rows] & (rng.random(len(rows)) < epsilon)
+        if random.any():
+            actions[random] = random_player(game, rng, rows[random])
+        return actions
+
+    wins, draws = np.zeros((count, count), np.int64), np.zeros((count, count), np.int64)
+    for batch in range(batches):
+        if batch and time.monotonic() > deadline:
+            break
+        game.reset(seed + batch * game.num_games)
+        play_out(game, who, choose)
+        won = winners(game, who)
+        for own, other in ((0, 1), (1, 0)):
+            np.add.at(wins, tuple(pairs[pair[won == pairs[pair, own]]][:, [own, other]].T), 1)
+            np.add.at(draws, tuple(pairs[pair[won < 0]][:, [own, other]].T), 1)
+    world.close()
+    return wins, draws
+
+
+def table(entries: Sequence[Entry], wins: np.ndarray, draws: np.ndarray) -> dict[str, Any]:
+    """What came of the games, as plain values; see `round_robin`. The first entry is rated 0."""
+    games = wins + wins.T + draws
+    shares = wins + draws / 2
+    elo, error = ratings(shares, games)
+    players = [
+        {
+            **asdict(entry), "elo": round(float(elo[i]), 1), "elo_half_width": round(1.96 * float(error[i]), 1),
+            "score": float(shares[i].sum() / games[i].sum()), "games": int(games[i].sum()),
+        }
+        for i, entry in enumerate(entries)
+    ]  # fmt: skip
+    met = [[i != j for j in range(len(entries))] for i in range(len(entries))]
+
+    def of_pairs(value: Callable[[int, int], float]) -> list[list[float | None]]:
+        return [[value(i, j) if both else None for j, both in enumerate(row)] for i, row in enumerate(met)]
+
+    return {
+        "games_per_pair": int(games[0, 1]),
+        "players": players,
+        "wins": wins.tolist(),
+        "draws": draws.tolist(),
+        "score": of_pairs(lambda i, j: float(shares[i, j] / games[i, j])),
+        "score_low": of_pairs(lambda i, j: wilson(shares[i, j], games[i, j])[0]),
+        "score_high": of_pairs(lambda i, j: wilson(shares[i, j], games[i, j])[1]),
+    }
+
+
+def ratings(shares: np.ndarray, games: np.ndarray, prior: float = PRIOR) -> tuple[np.ndarray, np.ndarray]:
+    """Elo ratings by maximum likelihood of the Bradley-Terry model, and their standard errors, float64 [K].
+
+    Player i beats j with probability ``1 / (1 + 10 ** ((elo[j] - elo[i]) / 400))``. Found by the iteration of Hunter
+    2004 ("MM algorithms for generalized Bradley-Terry models", equation 3); errors by the observed information. The
+    first player is rated 0, with no error.
+
+    Args:
+        shares: of games that i won against j, float [K, K], draws counting half.
+        games: that they played, [K, K].
+        prior: drawn games added to each pair that played; with 0, who wins all games has no finite rating.
+    """
+    played = games > 0
+    games, won = games + prior * played, (shares + prior / 2 * played).sum(1)
+    strength = np.ones(len(games))
+    for _ in range(100_000):
+        new = won / (games / (strength[:, None] + strength)).sum(1)
+        new /= np.exp(np.log(new).mean())
+        moved = np.abs(np.log(new / strength)).max()
+        strength = new
+        if moved < 1e-10:
+            break
+    beats = strength[:, None] / (strength[:, None] + strength)
+    information = -games * beats * (1 - beats)
+    np.fill_diagonal(information, 0.0)
+    np.fill_diagonal(information, -information.sum(1))
+    error = np.zeros(len(games))
+    error[1:] = np.sqrt(np.diag(np.linalg.inv(information[1:, 1:])))
+    return ELO * np.log(strength / strength[0]), ELO * error
+
+
+def rating_text(player: dict[str, Any]) -> str:
+    """A line about one player of the table."""
+    return f"{player['name']} {player['elo']:.0f} +- {player['elo_half_width']:.0f}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print ratings, the strongest first, and where the picture is; 2 for what cannot be read or played."""
+    parser = argparse.ArgumentParser(prog="python -m trainer.league", description=__doc__)
+    parser.add_argument("run", type=Path, help="the run's folder")
+    parser.add_argument("--games", type=int, default=200, help="of each pair, seats balanced (default: 200)")
+    parser.add_argument("--seed", type=int, help="of the games (default: the run's)")
+    options = parser.parse_args(arguments)
+    if options.games < 1:
+        parser.error(f"--games {options.games} must be at least 1")
+    torch.set_num_threads(1)
+    try:
+        if not (options.run / "config.yaml").is_file():
+            raise ConfigError(f"{options.run} is no run's folder: it has no config.yaml")
+        config = from_yaml(options.run / "config.yaml")
+        warn = lambda text: print(text, file=sys.stderr)  # noqa: E731
+        result = league(config, options.run, options.games, warn, seed=options.seed)
+    except (ConfigError, CheckpointError, EnvError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"Elo above random play, {result['games_per_pair']} games a pair, {result['seconds']:.1f} s")
+    for player in sorted(result["players"], key=lambda player: -player["elo"]):
+        print(f"{rating_text(player):32} {player['score']:7.1%} of {player['games']} games")
+    print(options.run / "league.png")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
