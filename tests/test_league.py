@@ -183,3 +183,10 @@ def test_a_league_that_fails_costs_the_run_nothing(game_run: Path, tmp_path: Pat
     log = (tmp_path / "run" / "log.txt").read_text()
     assert "warning: the league was not played (IsADirectoryError: " in log
     assert "Traceback" not in log
+
+
+def test_time_that_is_up_leaves_two_games_a_pair_with_seats_balanced() -> None:
+    config = Config(env=EnvConfig(**GAME))
+    none = seated([], None, np.random.default_rng(0))
+    wins, draws = round_robin(config, [random_player] * 3, none, 3, 50, seed=1, max_seconds=0.0)
+    assert (wins + wins.T + draws + 2 * np.eye(3) == 2).all()

@@ -32,7 +32,7 @@ SEED_OFFSET = 700_000  # apart from the seeds of training and of evaluations
 GAMES_AT_ONCE = 8_192
 PRIOR = 1.0  # drawn games of each pair that ratings are given beforehand: someone who always wins stays finite
 ELO = 400 / np.log(10)  # of a rating whose difference is the log of the odds
-MAX_SECONDS = 120.0  # at the end of a run: no more games are begun after it
+MAX_SECONDS = 120.0  # at the end of a run: games that would take longer are not played
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def league(
         run_dir: its folder.
         games: of each pair, at least; rounded up so that everyone sits on every seat equally often.
         warn: is told of snapshots that cannot be read, and are left out.
-        max_seconds: after so long no more games are begun; at least two of each pair are played.
+        max_seconds: games that would take longer are not begun; two of each pair are played in any case.
         seed: of the games; None: the run's.
 
     Returns:
@@ -162,44 +162,51 @@ def round_robin(
         count: K, of all players.
         games: of each pair, at least.
         seed: of dice and draws.
-        max_seconds: after so long no more games are begun.
+        max_seconds: games that would take longer, by those before, are not begun.
 
     Returns:
         games that i won against j, int64 [K, K], and games that they drew.
     """
-    deadline, rng = time.monotonic() + max_seconds, np.random.default_rng(seed)
+    start, rng = time.monotonic(), np.random.default_rng(seed)
     pairs = np.array(list(combinations(range(count), 2)))
-    at_most = max(1, GAMES_AT_ONCE // (2 * len(pairs)))  # rounds of two games for each pair
-    rounds = -(-games // 2)
-    batches = -(-rounds // at_most)
-    per_batch = 2 * -(-rounds // batches)
-    world = world_of_games(config, len(pairs) * per_batch)
-    game, epsilon = world.game, config.opponents.epsilon
-    pair = np.repeat(np.arange(len(pairs)), per_batch)
-    side = (np.arange(game.num_games)[:, None] + np.arange(game.num_players)) % 2  # [N, P]
-    who = pairs[pair[:, None], side]
-    strays = (who >= len(functions)).all(1)
     greedy = seated(functions, networks, rng)
+    wins, draws = np.zeros((count, count), np.int64), np.zeros((count, count), np.int64)
+    rounds, done, next_rounds = (
+        -(-games // 2),
+        0,
+        1,
+    )  # of two games for each pair; the first one says how long they take
+    while next_rounds:
+        world = world_of_games(config, 2 * next_rounds * len(pairs))
+        game = world.game
+        game.reset(seed + 2 * done * len(pairs))
+        pair = np.repeat(np.arange(len(pairs)), 2 * next_rounds)
+        side = (np.arange(game.num_games)[:, None] + np.arange(game.num_players)) % 2  # [N, P]
+        who = pairs[pair[:, None], side]
+        play_out(game, who, straying(greedy, (who >= len(functions)).all(1), config.opponents.epsilon, rng))
+        won = winners(game, who)
+        world.close()
+        for own, other in ((0, 1), (1, 0)):
+            np.add.at(wins, tuple(pairs[pair[won == pairs[pair, own]]][:, [own, other]].T), 1)
+            np.add.at(draws, tuple(pairs[pair[won < 0]][:, [own, other]].T), 1)
+        done += next_rounds
+        spent = time.monotonic() - start
+        fitting = min(rounds - done, max(1, GAMES_AT_ONCE // (2 * len(pairs))))
+        next_rounds = int(min(fitting, (max_seconds - spent) / spent * done)) if spent < max_seconds else 0
+    return wins, draws
 
-    def choose(game: Any, rows: np.ndarray, movers: np.ndarray) -> np.ndarray:
-        actions = greedy(game, rows, movers)
-        random = strays[rows] & (rng.random(len(rows)) < epsilon)
+
+def straying(choose: Choose, where: np.ndarray, epsilon: float, rng: np.random.Generator) -> Choose:
+    """The same, but in the games of a bool mask [N] any move is a random one with probability ``epsilon``."""
+
+    def strays(game: Any, rows: np.ndarray, who: np.ndarray) -> np.ndarray:
+        actions = choose(game, rows, who)
+        random = where[rows] & (rng.random(len(rows)) < epsilon)
         if random.any():
             actions[random] = random_player(game, rng, rows[random])
         return actions
 
-    wins, draws = np.zeros((count, count), np.int64), np.zeros((count, count), np.int64)
-    for batch in range(batches):
-        if batch and time.monotonic() > deadline:
-            break
-        game.reset(seed + batch * game.num_games)
-        play_out(game, who, choose)
-        won = winners(game, who)
-        for own, other in ((0, 1), (1, 0)):
-            np.add.at(wins, tuple(pairs[pair[won == pairs[pair, own]]][:, [own, other]].T), 1)
-            np.add.at(draws, tuple(pairs[pair[won < 0]][:, [own, other]].T), 1)
-    world.close()
-    return wins, draws
+    return strays
 
 
 def table(entries: Sequence[Entry], wins: np.ndarray, draws: np.ndarray) -> dict[str, Any]:
