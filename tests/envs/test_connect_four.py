@@ -138,3 +138,9 @@ def test_the_heuristic_wins_blocks_and_else_plays_anything():
         own, other = connect_four_heuristic(game, generator), random_player(game, generator)
         game.step(np.where(game.to_move == seat, own, other))
     assert (game.winner == seat).mean() > 0.9
+
+
+def test_the_text():
+    assert after(3, 3, 0).text() == "\n".join(
+        [*[". . . . . . ."] * 4, ". . . O . . .", "X . . X . . .", "0 1 2 3 4 5 6"]
+    )

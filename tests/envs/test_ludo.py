@@ -588,3 +588,16 @@ def test_the_picture():
 def test_queues_of_dice():
     assert ludo_track.unpack(ludo_track.pack([6, 6, 1, 2])) == [6, 6, 1, 2]
     assert (ludo_track.throws() == 0).sum() == 1
+
+
+def test_the_text():
+    game = Ludo(2)
+    game.place(1, [[0, 0, 51, -1], [56, 26, 8, -1]], 0, [6, 2])
+    lines = game.text(1).splitlines()
+    assert lines[15:] == ["A0 0  A1 0  A2 51  A3 base", "B0 goal  B1 26  B2 8  B3 base", "A is to move, dice: 6 2"]
+    cells = [[line.ljust(45)[3 * column : 3 * column + 2].strip() for column in range(15)] for line in lines[:15]]
+    assert cells[6][1] == "++"  # A0 and A1 on A's start, which is B's 26
+    assert cells[7] == [".", "A2", *[":"] * 5, "", "B0", *[":"] * 5, "."]
+    assert cells[4][4] == "A3" and cells[1][1] == "_"
+    assert sum(row.count("*") for row in cells) == 8 - 2  # the start is taken, and B2's square
+    assert [game.action_text(1, action) for action in (0, 6)] == ["A0 by 6", "A2 by 2"]

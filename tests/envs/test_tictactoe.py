@@ -115,3 +115,7 @@ def test_the_picture():
     assert drawn[16, 16].tolist() == board_picture.COLOURS[0].tolist()
     assert drawn[48, 48].tolist() == board_picture.COLOURS[1].tolist()
     assert drawn[16, 48].tolist() == board_picture.PAPER.tolist()
+
+
+def test_the_text():
+    assert after(0, 4).text() == "X 1 2\n3 O 5\n6 7 8"
