@@ -134,9 +134,12 @@ def _run(system: System, summary: dict[str, Any]) -> None:
     with stop.raising(after_s=0):
         summary |= final_evaluation(system)
         if system.pool is not None and config.evaluator.league_games:
-            summary |= (found := league.at_end(config, system.run_dir, system.loggers.event))
-            elo = {f"elo_{name}": found["elo"][name] for name in ("best", "scripted") if name in found.get("elo", {})}
-            system.loggers.write({"frames": summary["frames"], "wall_s": summary["wall_s"], **elo})
+            summary |= league.at_end(config, system.run_dir, system.loggers.event)
+            elo = {
+                f"elo_{name}": value for name, value in summary.get("elo", {}).items() if name in ("best", "scripted")
+            }
+            if elo:
+                system.loggers.write({"frames": summary["frames"], "wall_s": summary["wall_s"], **elo})
     summary |= {"status": "finished"}
 
 
