@@ -23,7 +23,7 @@ from envs import EnvSpec, Leaf
 from envs.counting import AGENT_STREAMS, expected_reward
 from trainer import checkpoint
 from trainer.acting import Crew, greedy_policy
-from trainer.agents import own_config, plan_agents
+from trainer.agents import AgentPlan, own_config, plan_agents
 from trainer.algorithms import ALGORITHMS
 from trainer.boards import flatten_parameters
 from trainer.config import SEEDS_PER_RUN, AlgorithmConfig, Config, ConfigError, LearnerConfig
@@ -31,7 +31,7 @@ from trainer.learning import Learner
 from trainer.processes.collector import CollectorPlan
 from trainer.schedules import run_async
 from trainer.stacking import Stack
-from trainer.system import System, without_scheme
+from trainer.system import System, use_fork_server, without_scheme
 from trainer.train import train
 
 COUNTING = {"id": "Counting", "backend": "counting_agents", "kwargs": {"num_agents": 3, "max_length": 9}}
@@ -404,3 +404,21 @@ def test_sixty_agents_start(small_config: Callable[..., Config]) -> None:
     )  # fmt: skip
     summary = train(config, ["test"])
     assert summary["status"] == "finished" and len(summary["eval_return_mean_by_agent"]) == 60
+
+
+def mark(plans: list[AgentPlan]) -> None:
+    """Body of a process."""
+    for plan in plans:
+        plan.board.frames[0] = 1 + plan.number
+
+
+def test_plans_of_many_agents_reach_a_process(small_config: Callable[..., Config], tmp_path: Path) -> None:
+    """What they share is one open file: one each would be too many. battle_v4 of magent2 has 162 agents."""
+    env = {"id": "CountingAgents", "backend": "counting_agents", "kwargs": {"num_agents": 130}}
+    config = small_config(env=env, algorithm={"hidden_sizes": [4]})
+    plans = plan_agents(config, envs.describe_world(config.env), tmp_path, tmp_path / "scratch")
+    use_fork_server()
+    process = mp.get_context().Process(target=mark, args=(plans,))
+    process.start()
+    process.join()
+    assert [plan.board.frames.tolist() for plan in plans] == [[1 + number, 0] for number in range(130)]

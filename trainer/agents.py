@@ -17,7 +17,7 @@ from torchrl.modules import QValueActor
 
 from envs import EnvSpec
 from trainer.algorithms import ALGORITHMS
-from trainer.boards import AgentBoard, WeightsBoard, ordered_leaves
+from trainer.boards import AgentBoard, WeightsBoard, agent_fields, ordered_leaves, shared_blocks, weights_fields
 from trainer.config import Config, ConfigError, config_keys, first_line, nearest, schema
 from trainer.replay import StreamLayout, layout, open_storage
 
@@ -66,11 +66,9 @@ def plan_agents(config: Config, world: Sequence[tuple[str, EnvSpec]], run_dir: P
             raise ConfigError(f"agents.overrides.{name} names no agent of {config.env.id}: it has {', '.join(names)}")
     configs = [own_config(config, name) for name in names]  # all of them can be, before anything is made
     if len(world) == 1:
-        return [_plan(names[0], 0, configs[0], world[0][1], run_dir, scratch)]
-    return [
-        _plan(name, number, own, spec, run_dir / "agents" / name, scratch / name)
-        for number, ((name, spec), own) in enumerate(zip(world, configs, strict=True))
-    ]
+        return _plans(names, configs, [world[0][1]], [run_dir], [scratch])
+    folders = [run_dir / "agents" / name for name in names]
+    return _plans(names, configs, [spec for _, spec in world], folders, [scratch / name for name in names])
 
 
 def plan_local_agents(
@@ -85,29 +83,43 @@ def plan_local_agents(
         raise ConfigError(
             f"schedule=shared_gradient trains one agent, and {config.env.id} has {len(world)}: use schedule=async"
         )
-    names = [f"local_{number}" for number in range(config.schedule.num_agents)]
-    return [
-        _plan(name, number, config, world[0][1], run_dir / "agents" / name, scratch / name)
-        for number, name in enumerate(names)
-    ]
+    count = config.schedule.num_agents
+    names = [f"local_{number}" for number in range(count)]
+    folders = [run_dir / "agents" / name for name in names]
+    return _plans(names, [config] * count, [world[0][1]] * count, folders, [scratch / name for name in names])
 
 
-def _plan(name: str, number: int, config: Config, spec: EnvSpec, folder: Path, scratch: Path) -> AgentPlan:
-    """A plan with empty boards and, in ``scratch``, an empty replay; what is kept of the agent goes into ``folder``."""
-    streams = streams_of(config)
-    scratch.mkdir(parents=True, exist_ok=True)
-    return AgentPlan(
-        name=name,
-        number=number,
-        config=config,
-        spec=spec,
-        streams=streams,
-        board=AgentBoard(streams.num_workers, streams.num_streams),
-        weights=WeightsBoard(numel(config, spec)),
-        storage=open_storage(spec, streams, scratch, wants_values(config)),
-        folder=folder / "checkpoints",
-        seed=config.seed + number * AGENT_SEEDS,
+def _plans(
+    names: Sequence[str], configs: Sequence[Config], specs: Sequence[EnvSpec], folders: Sequence[Path],
+    scratch: Sequence[Path],
+) -> list[AgentPlan]:  # fmt: skip
+    """Plans with empty boards and, in ``scratch``, empty replays; what is kept of the agents goes into ``folders``."""
+    streams = [streams_of(config) for config in configs]
+    numels = [numel(config, spec) for config, spec in zip(configs, specs, strict=True)]
+    blocks = iter(
+        shared_blocks(
+            [agent_fields(own.num_workers, own.num_streams) for own in streams] + [weights_fields(n) for n in numels]
+        )
     )
+    boards = [AgentBoard(own.num_workers, own.num_streams, next(blocks)) for own in streams]
+    weights = [WeightsBoard(n, next(blocks)) for n in numels]
+    for folder in scratch:
+        folder.mkdir(parents=True, exist_ok=True)
+    return [
+        AgentPlan(
+            name=name,
+            number=i,
+            config=configs[i],
+            spec=specs[i],
+            streams=streams[i],
+            board=boards[i],
+            weights=weights[i],
+            storage=open_storage(specs[i], streams[i], scratch[i], wants_values(configs[i])),
+            folder=folders[i] / "checkpoints",
+            seed=configs[i].seed + i * AGENT_SEEDS,
+        )
+        for i, name in enumerate(names)
+    ]
 
 
 def own_config(config: Config, name: str) -> Config:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import traceback
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -36,7 +37,13 @@ def shared_block(fields: Fields) -> Tensor:
 
     One block for all of them: a process is handed no more than 253 open files at its start, and each block is one.
     """
-    return torch.zeros(sum(_size(*field) for field in fields.values()), dtype=torch.uint8).share_memory_()
+    return shared_blocks([fields])[0]
+
+
+def shared_blocks(each: Sequence[Fields]) -> list[Tensor]:
+    """The same for several boards, which stay one open file together: 162 agents have 324 of them."""
+    sizes = [sum(_size(*field) for field in fields.values()) for fields in each]
+    return list(torch.zeros(sum(sizes), dtype=torch.uint8).share_memory_().split(sizes))
 
 
 def views_of(block: Tensor, fields: Fields) -> dict[str, Tensor]:
@@ -132,6 +139,7 @@ class AgentBoard:
     Args:
         num_workers: W.
         num_streams: S, sub-environments of all workers together.
+        block: memory for :func:`agent_fields`; None: of its own.
 
     Attributes:
         frame_limit: int64 [1], collectors wait while the agent's frames are not below it; the learner's process.
@@ -170,27 +178,9 @@ class AgentBoard:
     learner_heartbeat: NDArray[np.float64]
     learner_waited_s: NDArray[np.float64]
 
-    def __init__(self, num_workers: int, num_streams: int) -> None:
-        w, s = num_workers, num_streams
-        self._fields: Fields = {
-            "frame_limit": ((1,), torch.int64),
-            "episode_limit": ((1,), torch.int64),
-            "schedule_frames": ((1,), torch.int64),
-            "frames": ((w,), torch.int64),
-            "cursor": ((s,), torch.int64),
-            "oldest": ((s,), torch.int64),
-            "version": ((w,), torch.int64),
-            "epsilon": ((w,), torch.float64),
-            "episodes": ((w, EPISODES_KEPT, 3), torch.float64),
-            "episodes_done": ((w,), torch.int64),
-            "episodes_before": ((1,), torch.int64),
-            "updates": ((1,), torch.int64),
-            "version_updates": ((VERSIONS_KEPT,), torch.int64),
-            "lost_at": ((1,), torch.int64),
-            "learner_heartbeat": ((1,), torch.float64),
-            "learner_waited_s": ((1,), torch.float64),
-        }
-        self._block = shared_block(self._fields)
+    def __init__(self, num_workers: int, num_streams: int, block: Tensor | None = None) -> None:
+        self._fields = agent_fields(num_workers, num_streams)
+        self._block = shared_block(self._fields) if block is None else block
         _view(self, views_of(self._block, self._fields))
 
     def __getstate__(self) -> tuple[Fields, Tensor]:
@@ -216,6 +206,29 @@ class AgentBoard:
             new.append(self.episodes[worker, np.arange(begin, end) % EPISODES_KEPT])
             seen[worker] = end
         return np.concatenate(new)
+
+
+def agent_fields(num_workers: int, num_streams: int) -> Fields:
+    """Of an `AgentBoard`."""
+    w, s = num_workers, num_streams
+    return {
+        "frame_limit": ((1,), torch.int64),
+        "episode_limit": ((1,), torch.int64),
+        "schedule_frames": ((1,), torch.int64),
+        "frames": ((w,), torch.int64),
+        "cursor": ((s,), torch.int64),
+        "oldest": ((s,), torch.int64),
+        "version": ((w,), torch.int64),
+        "epsilon": ((w,), torch.float64),
+        "episodes": ((w, EPISODES_KEPT, 3), torch.float64),
+        "episodes_done": ((w,), torch.int64),
+        "episodes_before": ((1,), torch.int64),
+        "updates": ((1,), torch.int64),
+        "version_updates": ((VERSIONS_KEPT,), torch.int64),
+        "lost_at": ((1,), torch.int64),
+        "learner_heartbeat": ((1,), torch.float64),
+        "learner_waited_s": ((1,), torch.float64),
+    }
 
 
 def error_text(error: Exception) -> str:
@@ -265,8 +278,8 @@ def flatten_parameters(module: torch.nn.Module) -> Tensor:
     return flat
 
 
-def _weights_fields(numel: int) -> Fields:
-    """Version in slot 0, in slot 1, newest; and the two slots."""
+def weights_fields(numel: int) -> Fields:
+    """Of a `WeightsBoard`: version in slot 0, in slot 1, newest; and the two slots."""
     return {"sequence": ((3,), torch.int64), "slots": ((2, numel), torch.float32)}
 
 
@@ -279,13 +292,14 @@ class WeightsBoard(WeightSyncScheme):
 
     Args:
         numel: number of float32 values of all parameters and buffers together.
+        block: memory for :func:`weights_fields`; None: of its own.
     """
 
-    def __init__(self, numel: int) -> None:
+    def __init__(self, numel: int, block: Tensor | None = None) -> None:
         super().__init__()
         self.numel = numel
-        self._block = shared_block(_weights_fields(numel))
-        self._sequence, self._slots = views_of(self._block, _weights_fields(numel)).values()
+        self._block = shared_block(weights_fields(numel)) if block is None else block
+        self._sequence, self._slots = views_of(self._block, weights_fields(numel)).values()
 
     def __getstate__(self) -> dict:
         state = super().__getstate__()
@@ -294,7 +308,7 @@ class WeightsBoard(WeightSyncScheme):
 
     def __setstate__(self, state: dict) -> None:
         super().__setstate__(state)
-        self._sequence, self._slots = views_of(self._block, _weights_fields(self.numel)).values()
+        self._sequence, self._slots = views_of(self._block, weights_fields(self.numel)).values()
 
     def reader(self) -> WeightsReader:
         """What another process needs in order to read."""
@@ -359,7 +373,7 @@ class WeightsReader:
 
     def __init__(self, block: Tensor, numel: int) -> None:
         self._block, self._numel = block, numel
-        sequence, self._slots = views_of(block, _weights_fields(numel)).values()
+        sequence, self._slots = views_of(block, weights_fields(numel)).values()
         self._sequence = sequence.numpy()
         self.version = 0
 
