@@ -23,6 +23,7 @@ from trainer.train import train
 COUNTING = {"id": "Counting", "backend": "counting_agents", "kwargs": {"num_agents": 2, "max_length": 9}}
 AGENTS = ("agent_0", "agent_1")
 ALL = "agent_0 .. agent_1"
+TRACKS = ("process_name", "thread_name")
 COLLECTING = {("env step", ALL), ("inference", ALL), ("write", ALL)}
 UPDATES = {
     "process": {("update", "agent_0"), ("update", "agent_1")},
@@ -33,9 +34,26 @@ LEARNING = {(kind, agent) for kind in ("sample", "publish", "log", "checkpoint")
 
 
 def spans_of(run_dir: Path) -> list[dict[str, Any]]:
-    events = json.loads((run_dir / "trace.json").read_text())["traceEvents"]
-    assert {event["ph"] for event in events} == {"X", "M"}
+    whole = json.loads((run_dir / "trace.json").read_text())
+    events = whole["traceEvents"]
+    assert set(whole) == {"displayTimeUnit", "traceEvents"} and whole["displayTimeUnit"] == "ms"
+    assert_in_the_format(events)
     return [event for event in events if event["ph"] == "X"]
+
+
+def assert_in_the_format(events: list[dict[str, Any]]) -> None:
+    """What Chrome's trace event format asks of the two phases that are used: fields, their types, names of tracks."""
+    named = {what: {(e["pid"], e["tid"]) for e in events if e["name"] == what} for what in TRACKS}
+    for event in events:
+        assert type(event["name"]) is str and type(event["pid"]) is type(event["tid"]) is int
+        assert type(event["args"]) is dict
+        if event["ph"] == "M":
+            assert set(event) == {"name", "ph", "pid", "tid", "args"}
+            assert event["name"] == "end" or type(event["args"]["name"]) is str
+        else:
+            assert event["ph"] == "X" and set(event) == {"name", "cat", "ph", "pid", "tid", "args", "ts", "dur"}
+            assert event["ts"] >= 0 and event["dur"] >= 0  # microseconds
+            assert all((event["pid"], event["tid"]) in tracks for tracks in named.values())
 
 
 def assert_in_their_place(spans: list[dict[str, Any]]) -> None:
