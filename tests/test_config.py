@@ -250,7 +250,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"schedule.name": "sync", "schedule.frames_per_update": None}, "schedule.updates_per_round"),
     ({"schedule.name": "sequential", "schedule.frames_per_update": None}, "schedule=sequential"),
     ({"schedule.name": "shared_gradient", "env.backend": "game"}, "shared_gradient has no pool of opponents"),
-    ({"schedule.name": "shared_gradient", "learner.device": "cuda"}, "set learner.device=cpu, or schedule=async"),
+    (
+        {"schedule.name": "shared_gradient", "schedule.applier": "local", "learner.device": "cuda"},
+        "set learner.device=cpu, or schedule.applier=device",
+    ),
     (
         {"env.backend": "game", **{f"opponents.{kind}": 0.0 for kind in ("random", "latest", "snapshots")}},
         "nobody is played against: set one of opponents.random",
@@ -304,7 +307,7 @@ def test_value_at_the_edge_is_taken(values: dict[str, Any]) -> None:
 
 def test_every_choice_is_checked() -> None:
     choices = {key: item.metadata["choices"] for key, item in config_keys().items() if "choices" in item.metadata}
-    assert len(choices) == 18
+    assert len(choices) == 19
     for key, options in choices.items():
         for option in options:
             assert validate(changed(Config(), {key: option}), cores=2) == []

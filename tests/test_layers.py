@@ -19,6 +19,7 @@ LAYERS = [
     {"collectors", "evaluators"},
     {"learners"},
     {"processes"},
+    {"shared_device"},
     {"diagnostics", "stacking", "shared", "matches"},
     {"agents", "priorities", "learning", "replay_copy", "selfplay"},
     {"algorithms", "acting", "replay", "recording", "checkpoint", "telemetry", "trace"},

@@ -42,7 +42,8 @@ MAY_CHANGE = (
     "budget_frames", "collector.num_workers", "collector.envs_per_worker", "replay.capacity_frames",
     "replay.scratch_dir", "learner.device", "learner.learning_rate", "learner.learning_rate_end",
     "learner.execution", "learner.num_threads", "learner.prefetch_batches", "learner.publish_every_updates",
-    "schedule.tolerance_frames", "agents.hang_seconds", "evaluator.", "checkpoint.", "faults.", "logger.", "telemetry.",
+    "schedule.tolerance_frames", "schedule.applier", "agents.hang_seconds", "evaluator.", "checkpoint.", "faults.",
+    "logger.", "telemetry.",
 )  # fmt: skip
 DERIVED = ("collector.num_workers", "schedule.tolerance_frames", "schedule.frames_per_round")  # by `resolve`
 GROUPS = tuple(sorted(path.name for path in CONFIG_DIR.iterdir() if any(path.glob("*.yaml"))))

@@ -138,6 +138,7 @@ class ScheduleConfig:
     episodes_per_round: int | None = None  # sync, sequential: instead, this many episodes a worker
     num_agents: int = 2  # shared_gradient: local agents, each a process that acts, learns and applies its gradients
     application: str = one_of("locked", "hogwild")  # shared_gradient: one at a time, or whenever and losing some
+    applier: str = one_of("auto", "local", "device")  # shared_gradient: each by itself, or one on learner.device
     updates_per_round: int | None = None  # sync, sequential: None follows frames_per_update
 
 

@@ -29,9 +29,11 @@ def run_async(system: System) -> Iterator[bool]:
 
 
 def run_shared_gradient(system: System) -> Iterator[bool]:
-    """The local agents do everything; this process looks on."""
+    """The local agents do everything; this process looks on, or applies their gradients on the device."""
+    assert system.shared is not None
     while not system.finished():
-        time.sleep(IDLE_S)
+        if not system.shared.agent.serve():
+            time.sleep(IDLE_S)
         yield True
 
 

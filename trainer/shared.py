@@ -1,5 +1,7 @@
 """The shared agent: one network and one optimiser in shared memory, to which local agents apply their gradients.
 
+``trainer/shared_device.py`` is the one that lives on a device, with the same methods.
+
 Modes (``schedule.application``):
 
 - ``locked``: one lock around optimiser step and weight pull. The kernel gives it back when its holder dies (``flock``).
@@ -61,15 +63,8 @@ class SharedAgent:
     def _open(self) -> None:
         words, self.counts = self._words.numpy(), self._counts.numpy()
         self._version, self.holder, self.recovered = words[:1], words[1:2], words[2:]
-        self._parts = [[self._views(part) for part in slot] for slot in self._state]
+        self._parts = [[views(part, self._shapes) for part in slot] for slot in self._state]
         self._file = os.open(self._lock_path, os.O_RDWR)  # a description of its own: the lock is this process's
-
-    def _views(self, flat: Tensor) -> list[Tensor]:
-        views, offset = [], 0
-        for shape, stride in self._shapes:
-            views.append(flat.as_strided(shape, stride, flat.storage_offset() + offset))
-            offset += math.prod(shape)
-        return views
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -136,14 +131,8 @@ class SharedAgent:
         own[ENDED] += 1
 
     def _step(self, slot: int, learner: Learner, gradients: Sequence[Tensor]) -> None:
-        weights, first, second = self._parts[slot]
-        step = self._steps[slot]
-        step.add_(1)
-        torch._fused_adam_(
-            weights, list(gradients), first, second, [], [step] * len(weights), lr=learner.rate, beta1=BETAS[0],
-            beta2=BETAS[1], weight_decay=0.0, eps=learner.config.adam_eps, amsgrad=False, maximize=False,
-            found_inf=learner.bad,
-        )  # fmt: skip
+        eps = learner.config.adam_eps
+        adam_step(self._parts[slot], self._steps[slot], list(gradients), learner.rate, learner.bad, eps)
 
     def pull(self, number: int | None, weights: Sequence[Tensor]) -> None:
         """Copy the shared weights of one version into tensors of the learner's shapes; waits for nobody.
@@ -161,6 +150,18 @@ class SharedAgent:
                 break
         if number is not None:
             self.counts[number, PULLED] = version
+
+    def serve(self) -> bool:
+        """Nothing for the main process to do: the local agents apply their gradients by themselves."""
+        return False
+
+    def updates_of(self, number: int) -> int:
+        """Updates of a local agent that were applied."""
+        return int(self.counts[number, APPLIED])
+
+    def totals(self) -> dict[str, int]:
+        """Of the shared optimiser and its lock, for the loggers."""
+        return {"optimizer_steps": self.version, "lock_recoveries": int(self.recovered[0])}
 
     def figures(self, number: int) -> dict[str, float]:
         """Of a local agent: mean number of the others' updates between its weights and its gradient; overlaps."""
@@ -192,3 +193,33 @@ class SharedAgent:
         self._version[0] = state["version"]
         known = min(len(self._counts), len(state["counts"]))
         self._counts[:known] = state["counts"][:known]
+
+
+def views(flat: Tensor, shapes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[Tensor]:
+    """Tensors of the given shapes and strides on a flat one's memory, one behind the other."""
+    found, offset = [], 0
+    for shape, stride in shapes:
+        found.append(flat.as_strided(shape, stride, flat.storage_offset() + offset))
+        offset += math.prod(shape)
+    return found
+
+
+def adam_step(
+    parts: Sequence[list[Tensor]], step: Tensor, gradients: list[Tensor], rate: Tensor, bad: Tensor, eps: float
+) -> None:
+    """One step of fused Adam, as `Learner` makes it; none where ``bad`` is 1.
+
+    Args:
+        parts: weights, first and second moment, each a tensor for each parameter.
+        step: count of steps, float32 [], raised by one.
+        gradients: strided as the weights.
+        rate: learning rate, float32 [].
+        bad: 1 where a gradient was not finite, float32 [].
+        eps: Adam's.
+    """
+    weights, first, second = parts
+    step.add_(1)
+    torch._fused_adam_(
+        weights, gradients, first, second, [], [step] * len(weights), lr=rate, beta1=BETAS[0], beta2=BETAS[1],
+        weight_decay=0.0, eps=eps, amsgrad=False, maximize=False, found_inf=bad,
+    )  # fmt: skip

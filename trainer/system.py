@@ -46,6 +46,7 @@ from trainer.replay import worker_rows
 from trainer.run_folder import remove_partial
 from trainer.selfplay import OpponentPool
 from trainer.shared import SharedAgent
+from trainer.shared_device import DeviceAgent
 from trainer.signals import STOPPING, StopSignals
 from trainer.telemetry import Telemetry, joined
 from trainer.trace import NoTrace, Trace, merge, open_trace, remove_parts
@@ -75,12 +76,12 @@ class Shared:
     """What the schedule ``shared_gradient`` has instead of learners and collectors of its own.
 
     Args:
-        agent: weights and optimiser in shared memory.
+        agent: weights and optimiser, in shared memory or on the device.
         learner: of the same network, to look at the weights with.
         controls: control board of each local agent.
     """
 
-    agent: SharedAgent
+    agent: SharedAgent | DeviceAgent
     learner: Learner
     controls: list[ControlBoard]
 
@@ -188,8 +189,7 @@ class System:
                 "frames": self.total_frames(),
                 "frames_per_s": sum(own["frames_per_s"] for own in rows),
                 "eta_s": self._eta_s(sum(own["frames_per_s"] for own in rows)),
-                "optimizer_steps": self.shared.agent.version,
-                "lock_recoveries": int(self.shared.agent.recovered[0]),
+                **self.shared.agent.totals(),
             }
         if self.pool is not None:
             self.pool.rebalance()
@@ -268,7 +268,8 @@ class System:
             for learner in self.learners:
                 learner.read()
             whole = all(own.saves + own.restarts > before for own, before in zip(self.learners, saves, strict=True))
-            time.sleep(POLL_S)
+            if not self.shared.agent.serve():  # a round that is to end first may wait for it
+                time.sleep(POLL_S)
         state = {"shared": self.shared.agent.state_dict(), "frames": frames, "whole": whole}
         try:
             checkpoint.save(self.run_dir / "checkpoints", state, frames, self.config.checkpoint.keep_last)
@@ -373,6 +374,8 @@ class System:
         """Stop every process. Safe to call twice, and after any failure."""
         for board in [self.board] if self.shared is None else self.shared.controls:
             board.command[0] = STOP
+        if self.shared is not None:
+            self.shared.agent.close()  # no local agent waits for it any more
         if self.evaluator is not None:
             self.evaluator.close()
         for learner in self.learners:
@@ -382,8 +385,6 @@ class System:
         for rollout in self.rollouts:
             rollout.world.close()
             rollout.trace.save()
-        if self.shared is not None:
-            self.shared.agent.close()
         self.evaluator, self.collectors, self.rollouts = None, None, []
         remove_partial(self.run_dir)  # the evaluator may have been saving its best policy
         try:
@@ -416,7 +417,7 @@ def build(
         ConfigError: an agent's own configuration cannot be.
     """
     if config.schedule.name == "shared_gradient":
-        return build_shared(config, run_dir, world, scratch, loggers, stop)
+        return build_shared(config, run_dir, world, device, scratch, loggers, stop)
     plans = plan_agents(config, world, run_dir, scratch)
     board = ControlBoard(plans[0].streams.num_workers)
     board.command[0] = RUN
@@ -456,17 +457,21 @@ def build(
 
 
 def build_shared(
-    config: Config, run_dir: Path, world: Sequence[tuple[str, EnvSpec]], scratch: Path, loggers: Loggers,
-    stop: StopSignals,
+    config: Config, run_dir: Path, world: Sequence[tuple[str, EnvSpec]], device: torch.device, scratch: Path,
+    loggers: Loggers, stop: StopSignals,
 ) -> System:  # fmt: skip
     """As :func:`build` for the schedule ``shared_gradient``, whose local agents live in processes of their own.
 
     Raises:
         ConfigError: the world has several agents.
     """
-    plans, device = plan_local_agents(config, world, run_dir, scratch), torch.device("cpu")
-    learner = Agent(plans[0], device).learner
-    agent = SharedAgent(learner, len(plans), scratch / "shared_agent", config.schedule.application)
+    plans, schedule = plan_local_agents(config, world, run_dir, scratch), config.schedule
+    learner = Agent(plans[0], torch.device("cpu")).learner
+    agent: SharedAgent | DeviceAgent
+    if schedule.applier == "device" or (schedule.applier == "auto" and device.type == "cuda"):
+        agent = DeviceAgent(learner, len(plans), device, schedule.application)
+    else:
+        agent = SharedAgent(learner, len(plans), scratch / "shared_agent", schedule.application)
     controls = [ControlBoard(1) for _ in plans]
     for board in controls:
         board.command[0] = RUN

@@ -143,10 +143,10 @@ def _check_schedule(config: Config) -> None:
         return
     if schedule.name == "shared_gradient" and config.env.backend == "game":
         raise ConfigError("schedule=shared_gradient has no pool of opponents for env.backend=game: use schedule=async")
-    if schedule.name == "shared_gradient" and config.learner.device.startswith("cuda"):
+    if schedule.name == "shared_gradient" and schedule.applier == "local" and config.learner.device.startswith("cuda"):
         raise ConfigError(
-            f"schedule=shared_gradient computes on the CPU, not on learner.device={config.learner.device}: set "
-            "learner.device=cpu, or schedule=async for a GPU"
+            f"schedule.applier=local applies gradients on the CPU, not on learner.device={config.learner.device}: set "
+            "learner.device=cpu, or schedule.applier=device"
         )
     if schedule.frames_per_update is schedule.updates_per_round is schedule.episodes_per_update is None:
         raise ConfigError(

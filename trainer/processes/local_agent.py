@@ -2,8 +2,9 @@
 
 Runs in: a process for each local agent, on the CPU.
 Receives: the shared weights through shared memory; orders through a pipe.
-Sends: gradients into the shared optimiser; rows into its own replay; counters and episodes onto its own board.
-Waits for: the shared agent's lock (``locked``) or nothing (``hogwild``); the main process, while a checkpoint is made.
+Sends: gradients to the shared optimiser; rows into its own replay; counters and episodes onto its own board.
+Waits for: the shared agent's lock (``locked``) or nothing (``hogwild``), or where it lives on a device, its mailbox;
+the main process, while a checkpoint is made.
 Stops when: its control board says so; its own exception (sent through the pipe); the parent's death.
 """
 
@@ -26,14 +27,15 @@ from trainer.processes.collector import CollectorPlan, Rollout
 from trainer.processes.learner import IDLE_S, ROW_EVERY_S, Agent, follow, saved
 from trainer.replay import worker_rows
 from trainer.resources import keep_freed_memory
-from trainer.shared import APPLIED, SharedAgent
+from trainer.shared import SharedAgent
+from trainer.shared_device import DeviceAgent
 from trainer.signals import obey_parent
 from trainer.trace import open_trace
 
 
 def run(
-    plan: CollectorPlan, control: ControlBoard, shared: SharedAgent, boards: Sequence[AgentBoard], resumed: bool,
-    exact: bool, pipe: Connection,
+    plan: CollectorPlan, control: ControlBoard, shared: SharedAgent | DeviceAgent, boards: Sequence[AgentBoard],
+    resumed: bool, exact: bool, pipe: Connection,
 ) -> None:  # fmt: skip
     """Body of the process.
 
@@ -83,7 +85,7 @@ def run(
 
 
 def _build(
-    plan: CollectorPlan, control: ControlBoard, shared: SharedAgent, resumed: bool, exact: bool
+    plan: CollectorPlan, control: ControlBoard, shared: SharedAgent | DeviceAgent, resumed: bool, exact: bool
 ) -> tuple[Agent, Rollout]:
     """Agent and rollout, in the order in which ``sequential`` makes them, so that both draw the same numbers."""
     (own,) = plan.agents
@@ -106,7 +108,7 @@ def _build(
             rollout.load_state_dict(found["rollout"])
             torch.set_rng_state(found["torch_rng"])
     else:  # one that died has its count of updates where the shared optimiser keeps it
-        agent.limiter.updates = int(shared.counts[own.number, APPLIED])
+        agent.limiter.updates = shared.updates_of(own.number)
         own.board.updates[0] = agent.limiter.updates
         if own.board.lost_at[0]:
             agent.limiter.begin_again(int(own.board.lost_at[0]))
