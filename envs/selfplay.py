@@ -3,20 +3,24 @@
 A transition leads from one decision of the agent to its next one, or to the end of the game: rewards are summed over
 what the opponents do in between, so that a loser's last reward is not lost, and a game's end is terminated. The agent's
 seat goes round: sub-environment i plays its e-th episode on seat ``(i + e) % num_players``. Who sits on the other seats
-is drawn for each of them at the begin of each episode.
+is drawn for each of them at the begin of each episode. Seats that the opponents say are the agent's own are played back
+as episodes of their own when the game is over (`envs.playback`).
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from envs.games import GAMES
 from envs.games.players import PLAYERS, Player, random_player
+from envs.playback import Playback
 from envs.spec import EnvError, EnvSpec
 from envs.world import AGENT, Observation, Step
 
@@ -31,17 +35,27 @@ class Opponents:
         players: functions of `envs.games.players`.
         chances: float64 [len(players)], how often each is drawn; may be changed at any time.
         seed: of the draws.
+
+    Attributes:
+        own: bool [N, P], seats whose decisions are the agent's own, to be learned from; none here.
     """
 
     def __init__(self, players: Sequence[Player], chances: NDArray[np.float64], seed: int | list[int] = 0) -> None:
         self._players, self._chances = list(players), chances
-        self.generator = np.random.default_rng(seed)
+        self._seed = [seed] if isinstance(seed, int) else seed
+        self.generator = np.random.default_rng(self._seed)
         self.kind = np.zeros((0, 0), np.int64)  # [N, P], index of the player on each seat
+        self.own = np.zeros((0, 0), bool)
+
+    def reseed(self, seed: int) -> None:
+        """Draw as if made anew, for games that are reset with ``seed``."""
+        self.generator = np.random.default_rng([*self._seed, seed])
 
     def draw(self, game: Any, rows: NDArray[np.int64]) -> None:
         """Choose for every seat of the games ``rows``, int64 [M], whose episodes begin."""
         if self.kind.shape != (game.num_games, game.num_players):
             self.kind = np.zeros((game.num_games, game.num_players), np.int64)
+            self.own = np.zeros(self.kind.shape, bool)
         chances = self._chances / self._chances.sum()
         self.kind[rows] = self.generator.choice(len(chances), (len(rows), game.num_players), p=chances)
 
@@ -64,6 +78,10 @@ class SelfPlay:
     Args:
         game: one of `envs.games.GAMES`, already made.
         opponents: may be replaced before a reset.
+
+    Attributes:
+        given: [int64 [N]], actions that are taken whatever the agent chooses, as they were when what is shown was
+            recorded; -1 where it chooses. Such an episode was counted already, as a game of the agent's own seat.
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -76,36 +94,62 @@ class SelfPlay:
         self.present = [np.ones(n, bool)]
         self.raw_rewards = [np.zeros(n, np.float32)]
         self.seat = np.zeros(n, np.int64)
+        self._playback = Playback(n, game.num_players)
+        self.given = [self._playback.given]
         self._episode = np.zeros(n, np.int64)
         self._over, self._never = np.zeros(n, bool), np.zeros(n, bool)
         self._rows, self._actions = np.arange(n), np.zeros(n, np.int64)
 
     def reset(self, seed: int | None = None) -> list[Observation]:
-        """Begin every game anew; with a seed on the first seats."""
+        """Begin every game anew; with a seed on the first seats, against opponents that are drawn anew."""
         if seed is not None:
             self._episode[:] = 0
+            self.opponents.reseed(seed)
         self.game.reset(seed)
+        self._playback.reset()
         self._begin(self._rows)
         self._over[:], self.present[0][:] = False, True
         return [self._observe()]
 
     def step(self, actions: list[NDArray[np.int64]]) -> list[Step]:
         """The agent's move in every game, and the others' until it is to move again; ended games begin anew."""
-        reward, fresh = self.raw_rewards[0], self._over.copy()
+        reward, fresh, back = self.raw_rewards[0], self._over.copy(), self._playback
         reward[:] = 0
-        playing = ~fresh
+        shown = back.showing & ~fresh
+        playing = ~fresh & ~shown
         self.game.step(actions[0], where=playing)
         self._pay(playing)
+        back.advance(np.flatnonzero(shown), reward)
         if fresh.any():
+            rows = np.flatnonzero(fresh)
+            anew = rows[~back.begin(rows)]
+            fresh[:] = False
+            fresh[anew] = True
             self.game.reset_where(fresh)
-            self._begin(np.flatnonzero(fresh))
+            self._begin(anew)
         self._others_move(playing)
-        self._over[:] = self.game.over
-        ended = np.flatnonzero(self._over & playing)
+        ended = np.flatnonzero(self.game.over & playing)
         if len(ended):
             self.opponents.ended(self.game, ended, self.seat[ended])
+            back.ended(ended, self.game.observe)
+        self._over[:] = np.where(back.showing, back.over, self.game.over)
         np.logical_not(self._over, out=self.present[0])
         return [(self._observe(), reward, self._over, self._never)]
+
+    def state(self) -> dict[str, Any] | None:
+        """Where it stands, its opponents left out; None where the game cannot tell."""
+        game = self.game.state()
+        own = {name: torch.from_numpy(getattr(self, name).copy()) for name in ("seat", "_episode", "_over")}
+        return None if game is None else {"game": game, "own": own, "playback": self._playback.state()}
+
+    def set_state(self, state: dict[str, Any], actions: Any) -> list[Observation]:
+        """Stand where another one stood; what is observed there."""
+        self.game.set_state(state["game"])
+        for name, tensor in state["own"].items():
+            getattr(self, name)[:] = tensor.numpy()
+        self._playback.set_state(state["playback"])
+        np.logical_not(self._over, out=self.present[0])
+        return [self._observe()]
 
     def render(self) -> Any:
         """The picture of game 0."""
@@ -115,6 +159,8 @@ class SelfPlay:
         """There is nothing to close."""
 
     def _begin(self, rows: NDArray[np.int64]) -> None:
+        if not len(rows):
+            return
         self.seat[rows] = (rows + self._episode[rows]) % self.game.num_players
         self._episode[rows] += 1
         self.opponents.draw(self.game, rows)
@@ -130,24 +176,39 @@ class SelfPlay:
             if not len(rows):
                 return
             self._actions[rows] = self.opponents.act(game, rows)
+            own = rows[self.opponents.own[rows, game.to_move[rows]]]
+            if len(own):
+                self._playback.decided(own, game.to_move[own], game.observe(own), self._actions[own])
             game.step(self._actions, where=waiting)
-            if paid:
-                self._pay(waiting)
+            self._pay(waiting, paid)
 
-    def _pay(self, where: NDArray[np.bool_]) -> None:
+    def _pay(self, where: NDArray[np.bool_], agent: bool = True) -> None:
         rows = np.flatnonzero(where)
-        self.raw_rewards[0][rows] += self.game.rewards[rows, self.seat[rows]]
+        if agent:
+            self.raw_rewards[0][rows] += self.game.rewards[rows, self.seat[rows]]
+        self._playback.paid(rows, self.game.rewards[rows])
 
     def _observe(self) -> Observation:
-        return {name: array.copy() for name, array in self.game.observe(self._rows, self.seat).items()}
+        seen = {name: array.copy() for name, array in self.game.observe(self._rows, self.seat).items()}
+        self._playback.show(seen)
+        return seen
 
 
 def make(env: Any, num_envs: int, render_mode: str | None = None) -> SelfPlay:
     """Backend ``game``: ``num_envs`` games against random players; ``env`` has the attributes of EnvConfig.
 
     Raises:
-        EnvError: there is no such game, or its settings are impossible.
+        EnvError: there is no such game, its settings are impossible, or a module of ``env.import_modules``, which may
+            put games of its own into `GAMES`, cannot be imported.
     """
+    for module in env.import_modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise EnvError(
+                f"{env.id}: env.import_modules names {module!r}, which cannot be imported ({error}); install it or "
+                "correct the name."
+            ) from error
     if env.id not in GAMES:
         near = difflib.get_close_matches(env.id, GAMES, n=1)
         hint = f"; did you mean {near[0]}?" if near else "."

@@ -10,6 +10,9 @@ episode has just ended (the observation is its final one), nor where it died or 
 effect.
 When all agents of a sub-environment have ended, the next step starts its next episode, whatever the actions.
 
+A world may have ``given``, a list of int64 [num_envs] like ``present``: actions that are taken whatever the agents
+choose, -1 where they do choose (`envs.selfplay`). An episode of such actions is not one that the agent played.
+
 A world whose ``state()`` is not None can go on elsewhere: ``set_state(state, actions)`` puts another one of the same
 making, which was reset, where it stood, and returns what is observed there. ``actions[a][i]``, int64 [steps], are agent
 a's in sub-environment i's running episode, by which environments that cannot tell their state are played up to it; it

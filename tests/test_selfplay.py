@@ -116,9 +116,9 @@ def test_snapshots_are_drawn_as_asked_for(sampling: str, expected: list[float] |
 
 def test_without_a_snapshot_the_agent_plays_itself_not_something_else() -> None:
     pool = OpponentPool(OpponentsConfig(random=0.2, latest=0.3, snapshots=0.5), 10, 1)
-    assert pool.mixture.tolist() == pytest.approx([0.2, 0.0, 0.8, 0.0])
+    assert pool.mixture.tolist() == pytest.approx([0.2, 0.0, 0.8, 0.0, 0.0])
     pool.add(torch.zeros(10), 5)
-    assert pool.mixture.tolist() == pytest.approx([0.2, 0.0, 0.3, 0.5])
+    assert pool.mixture.tolist() == pytest.approx([0.2, 0.0, 0.3, 0.5, 0.0])
 
 
 def test_results_are_counted_by_opponent() -> None:

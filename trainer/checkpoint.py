@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from trainer.config import first_line
+from trainer.config import ConfigError, first_line
 from trainer.run_folder import aside_of
 
 FORMAT = 1
@@ -79,3 +79,26 @@ def load(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"checkpoint {path} is torn or no checkpoint ({first_line(error)}): delete it or use another"
         ) from error
+
+
+def policy_weights(path: Path, numel: int, key: str) -> torch.Tensor:
+    """Weights, float32 [numel], of a policy.pt or a snapshot of any run.
+
+    Args:
+        path: of the file.
+        numel: of the network that is to take them.
+        key: of the configuration, which names the file.
+
+    Raises:
+        ConfigError: it cannot be read, or is of another network.
+    """
+    try:
+        flat: torch.Tensor = load(path)["weights"]
+    except (CheckpointError, KeyError) as error:
+        raise ConfigError(f"{key}={path} is no policy: {first_line(error)}") from error
+    if flat.numel() != numel:
+        raise ConfigError(
+            f"{key}={path} has {flat.numel()} weights where the agent's network has {numel}: name a policy of the same "
+            "environment and algorithm, with the same layers"
+        )
+    return flat

@@ -45,7 +45,10 @@ MAY_CHANGE = (
     "schedule.tolerance_frames", "schedule.applier", "agents.hang_seconds", "evaluator.", "checkpoint.", "faults.",
     "logger.", "telemetry.",
 )  # fmt: skip
-DERIVED = ("collector.num_workers", "schedule.tolerance_frames", "schedule.frames_per_round")  # by `resolve`
+DERIVED = (  # by `resolve`
+    "collector.num_workers", "schedule.tolerance_frames", "schedule.frames_per_round", "schedule.episodes_per_round",
+    "schedule.updates_per_round",
+)  # fmt: skip
 GROUPS = tuple(sorted(path.name for path in CONFIG_DIR.iterdir() if any(path.glob("*.yaml"))))
 KEYS = config_keys()
 

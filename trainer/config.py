@@ -17,6 +17,7 @@ from typing import Any, cast
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 
 
+GAMES_PER_ROUND = 4  # of a worker, where the schedule has rounds
 SEEDS_PER_RUN = 1_000_000  # environment seeds: run seed * this + stream
 
 
@@ -135,11 +136,12 @@ class ScheduleConfig:
         None  # how far collection may run ahead of learning; None: 2 steps of all, at least 512
     )
     frames_per_round: int | None = None  # sync, sequential: frames between two phases of learning; None: about 1,024
-    episodes_per_round: int | None = None  # sync, sequential: instead, this many episodes a worker
+    episodes_per_round: int | None = None  # sync, sequential: instead, this many episodes a worker; None: 4 for games
     num_agents: int = 2  # shared_gradient: local agents, each a process that acts, learns and applies its gradients
     application: str = one_of("locked", "hogwild")  # shared_gradient: one at a time, or whenever and losing some
     applier: str = one_of("auto", "local", "device")  # shared_gradient: each by itself, or one on learner.device
-    updates_per_round: int | None = None  # sync, sequential: None follows frames_per_update
+    # sync, sequential: None follows frames_per_update, or for games in rounds of episodes makes one for each episode
+    updates_per_round: int | None = None
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,15 @@ class OpponentsConfig:
     scripted: float = 0.0  # the game's heuristic or perfect player, where there is one
     latest: float = 0.3  # the agent itself, by its newest weights
     snapshots: float = 0.5  # its past selves; as latest until there is one
+    checkpoints: float = 0.0  # policies of other runs: checkpoint_paths
+    random_end: float | None = None  # None keeps it constant; else moves linearly to this over the budget; so do all
+    scripted_end: float | None = None
+    latest_end: float | None = None
+    snapshots_end: float | None = None
+    checkpoints_end: float | None = None
+    checkpoint_paths: list[str] = field(default_factory=list)  # a policy.pt or a snapshot each
+    start_from: str | None = None  # policy.pt of another run that is the first snapshot
+    both_seats: bool = True  # learn from the other seat's decisions too where latest sits there
     snapshot_every_frames: int = 50_000
     pool_size: int = 20  # snapshots that are kept; the oldest makes room
     active: int = 4  # of them, those that a worker plays against at a time
@@ -311,11 +322,26 @@ def resolve(config: Config, cores: int | None = None) -> Config:
     step = max(1, cast(int, collector.num_workers) * collector.envs_per_worker)  # frames of one step of all workers
     if schedule.tolerance_frames is None:
         schedule = replace(schedule, tolerance_frames=max(512, 2 * step))
+    if config.env.backend == "game" and schedule.name in ("sync", "sequential"):
+        schedule = _rounds_of_games(schedule, cast(int, collector.num_workers))
     if schedule.frames_per_round is None and schedule.name == "shared_gradient":
         schedule = replace(schedule, frames_per_round=step)
-    if schedule.frames_per_round is None:
+    if schedule.frames_per_round is None and schedule.episodes_per_round is None:
         schedule = replace(schedule, frames_per_round=max(1, round(1_024 / step)) * step)
     return replace(config, collector=collector, schedule=schedule)
+
+
+def _rounds_of_games(schedule: ScheduleConfig, num_workers: int) -> ScheduleConfig:
+    """Rounds of 4 games a worker, and one update for each game, unless something else was asked for."""
+    if schedule.frames_per_round is None and schedule.episodes_per_round is None:
+        schedule = replace(schedule, episodes_per_round=GAMES_PER_ROUND)
+    if (
+        schedule.episodes_per_round is not None
+        and schedule.updates_per_round is None
+        and schedule.episodes_per_update is None
+    ):
+        schedule = replace(schedule, updates_per_round=num_workers * schedule.episodes_per_round)
+    return schedule
 
 
 def to_dict(config: Config) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def restore(system: System) -> None:
         if plan.name in kept.get("episodes", {}):
             telemetry.episodes.load_state_dict(kept["episodes"][plan.name])
     if system.pool is not None:
-        system.pool.load(system.run_dir / "pool", lambda text: loggers.event(f"warning: {text}"))
+        system.pool.load(system.run_dir / "pool", kept.get("pool"), lambda text: loggers.event(f"warning: {text}"))
     system.resumed = Resumed(list(kept.get("starts", [])), exact, kept)
     loggers.event(
         f"goes on after {system.total_frames()} frames and "

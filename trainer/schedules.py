@@ -65,7 +65,9 @@ def run_sequential(system: System) -> Iterator[bool]:
 
 def _rounds(system: System, collect: Callable[[], None]) -> Iterator[bool]:
     config = system.config
-    while system.total_frames() < config.budget_frames:
+    while (frames := system.total_frames()) < config.budget_frames:
+        if system.pool is not None:  # by results of whole rounds, so that whom is played against depends on no clock
+            system.pool.rebalance(frames / config.budget_frames)
         for agent in system.agents:
             agent.board.schedule_frames[0] = agent.board.total_frames()  # exploration depends on nobody's speed
         yield False  # from here on a stop is one within a round

@@ -6,7 +6,7 @@ they play against at a time, evaluate all of them in one forward pass, and count
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,43 +21,54 @@ from trainer import checkpoint, run_folder
 from trainer.acting import Policy, stacked_policy
 from trainer.algorithms import ALGORITHMS
 from trainer.boards import WeightsReader
-from trainer.checkpoint import CheckpointError
+from trainer.checkpoint import CheckpointError, policy_weights
 from trainer.config import Config, OpponentsConfig
 from trainer.metrics import wilson
 
-RANDOM, SCRIPTED, LATEST, SNAPSHOTS = range(4)
-KINDS = ("random", "scripted", "latest", "snapshots")
+RANDOM, SCRIPTED, LATEST, SNAPSHOTS, CHECKPOINTS = range(5)
+KINDS = ("random", "scripted", "latest", "snapshots", "checkpoints")
 WIN, DRAW, LOSS = range(3)
+_STATE = ("kind", "member", "own", "_slots", "_versions")
 PRIOR = 1.0  # games against a snapshot that count as half won before there are any
 
 
 class OpponentPool:
     """Past weights of the learner and what came of games against them, in shared memory; crosses process borders.
 
+    A slot holds a snapshot, or nothing, or one of the checkpoints of other runs, which come behind and stay.
+
     Args:
         config: the section.
         numel: of the weights.
         num_workers: W.
+        checkpoints: weights float32 [numel] of other runs.
 
     Attributes:
-        weights: float32 [size, numel]; main.
-        version: int64 [size], odd while a snapshot is written, 0: empty; main.
-        frames: int64 [size], at which it was taken; main.
-        chances: float64 [size], how often each snapshot is drawn; main.
-        mixture: float64 [4], how often each of `KINDS` is drawn; main.
-        results: int64 [W, 3 + size, 3], games of the learner won, drawn and lost against random, scripted, latest,
-            and each snapshot; its worker.
+        size: slots of snapshots.
+        weights: float32 [size + checkpoints, numel]; main.
+        version: int64 [size + checkpoints], odd while a snapshot is written, 0: empty; main.
+        frames: int64 [size + checkpoints], at which it was taken, 0 of checkpoints; main.
+        chances: float64 [size + checkpoints], how often each snapshot is drawn among the snapshots, and each
+            checkpoint among the checkpoints; main.
+        mixture: float64 [5], how often each of `KINDS` is drawn; main.
+        results: int64 [W, 3 + size + checkpoints, 3], games of the learner won, drawn and lost against random,
+            scripted, latest, and each slot; its worker.
     """
 
-    def __init__(self, config: OpponentsConfig, numel: int, num_workers: int) -> None:
-        self.config = config
-        size = config.pool_size
-        self.weights = torch.zeros(size, numel).share_memory_()
-        self._words = torch.zeros(2, size, dtype=torch.int64).share_memory_()
-        self._chances = torch.zeros(size + len(KINDS), dtype=torch.float64).share_memory_()
-        self._results = torch.zeros(num_workers, 3 + size, 3, dtype=torch.int64).share_memory_()
+    def __init__(
+        self, config: OpponentsConfig, numel: int, num_workers: int, checkpoints: Sequence[Tensor] = ()
+    ) -> None:
+        self.config, self.size, self._done = config, config.pool_size, 0.0
+        slots = self.size + len(checkpoints)
+        self.weights = torch.zeros(slots, numel).share_memory_()
+        self._words = torch.zeros(2, slots, dtype=torch.int64).share_memory_()
+        self._chances = torch.zeros(slots + len(KINDS), dtype=torch.float64).share_memory_()
+        self._results = torch.zeros(num_workers, 3 + slots, 3, dtype=torch.int64).share_memory_()
         self._open()
-        self.mixture[:] = self._mixture()
+        for slot, flat in enumerate(checkpoints, self.size):
+            self.weights[slot].copy_(flat)
+            self.version[slot] = 2
+        self.rebalance()
 
     def _open(self) -> None:
         self.version, self.frames = self._words.numpy()
@@ -66,19 +77,20 @@ class OpponentPool:
         self.results = self._results.numpy()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("config", "weights", "_words", "_chances", "_results")}
+        names = ("config", "size", "_done", "weights", "_words", "_chances", "_results")
+        return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._open()
 
     def __len__(self) -> int:
-        return int((self.version > 0).sum())
+        return int((self.version[: self.size] > 0).sum())
 
     def add(self, flat: Tensor, frames: int) -> None:
         """Keep weights, float32 [numel], of now; the oldest snapshot makes room where there is none."""
-        empty = np.flatnonzero(self.version == 0)
-        slot = int(empty[0]) if len(empty) else int(self.frames.argmin())
+        empty = np.flatnonzero(self.version[: self.size] == 0)
+        slot = int(empty[0]) if len(empty) else int(self.frames[: self.size].argmin())
         self.version[slot] += 1  # odd: whoever copies it now copies again
         self.weights[slot].copy_(flat)
         self.frames[slot] = frames
@@ -86,39 +98,43 @@ class OpponentPool:
         self.version[slot] += 1
         self.rebalance()
 
-    def rebalance(self) -> None:
-        """Say anew how often whom to play."""
+    def rebalance(self, done: float | None = None) -> None:
+        """Say anew how often whom to play, once the share ``done`` of the budget is used up; None: as before."""
+        self._done = self._done if done is None else min(1.0, done)
         known = self.version > 0
         chances = known.astype(np.float64)
         if self.config.sampling == "last":
-            chances[np.argsort(self.frames + known)[: -self.config.last_k]] = 0.0
+            snapshots = (self.frames + known)[: self.size]
+            chances[np.argsort(snapshots)[: -self.config.last_k]] = 0.0
         elif self.config.sampling == "pfsp":  # Vinyals et al. 2019: (1 - win rate) ** 2, the harder the more often
             games = self.results[:, 3:].sum(0)
             rate = (games[:, WIN] + games[:, DRAW] / 2 + PRIOR / 2) / (games.sum(1) + PRIOR)
             chances *= (1.0 - rate) ** 2 + 1e-3
-        if chances.any():  # never all 0 once there is a snapshot: workers may look at any moment
-            self.chances[:] = chances / chances.sum()
+        for part in (slice(None, self.size), slice(self.size, None)):
+            if chances[part].any():  # never all 0 once there is a snapshot: workers may look at any moment
+                self.chances[part] = chances[part] / chances[part].sum()
         self.mixture[:] = self._mixture()
 
     def _mixture(self) -> np.ndarray:
-        weights = np.array([getattr(self.config, kind) for kind in KINDS], np.float64)
+        weights = np.array([_weight(self.config, kind, self._done) for kind in KINDS], np.float64)
         if not len(self):  # nobody to play against yet
             weights[LATEST] += weights[SNAPSHOTS]
             weights[SNAPSHOTS] = 0.0
         return weights / weights.sum()
 
-    def copy(self, slot: int, into: Tensor) -> None:
-        """One version of a snapshot's weights into float32 [numel]."""
+    def copy(self, slot: int, into: Tensor) -> int:
+        """One version of a slot's weights into float32 [numel]; which one."""
         while True:
             version = int(self.version[slot])
             into.copy_(self.weights[slot])
             if version % 2 == 0 and int(self.version[slot]) == version:
-                return
+                return version
 
     def figures(self) -> dict[str, float]:
         """Share of games won (draws count half) against each kind of opponent, its 95 % interval, how many games."""
         games = self.results.sum(0)
-        by_kind = {**{kind: games[i] for i, kind in enumerate(KINDS[:3])}, "snapshots": games[3:].sum(0)}
+        by_kind = {kind: games[i] for i, kind in enumerate(KINDS[:3])}
+        by_kind |= {"snapshots": games[3 : 3 + self.size].sum(0), "checkpoints": games[3 + self.size :].sum(0)}
         found: dict[str, float] = {}
         for kind, counts in by_kind.items():
             if counts.any():
@@ -126,41 +142,112 @@ class OpponentPool:
         return found | {"pool_size": len(self)}
 
     def table(self) -> list[dict[str, Any]]:
-        """What came of the games against each opponent, snapshots one by one: won, drawn, lost, and `score`."""
-        games, known = self.results.sum(0), np.flatnonzero(self.version > 0)
-        lines: list[tuple[str, int | None, np.ndarray]] = [(kind, None, games[i]) for i, kind in enumerate(KINDS[:3])]
-        lines += [("snapshot", int(self.frames[slot]), games[3 + slot]) for slot in known[self.frames[known].argsort()]]
+        """What came of the games against each opponent, those of the pool one by one: won, drawn, lost, and `score`."""
+        games, known = self.results.sum(0), np.flatnonzero(self.version[: self.size] > 0)
+        lines: list[tuple[dict[str, Any], np.ndarray]] = [
+            ({"kind": kind, "frames": None}, games[i]) for i, kind in enumerate(KINDS[:3])
+        ]
+        for slot in known[self.frames[known].argsort()]:
+            lines.append(({"kind": "snapshot", "frames": int(self.frames[slot])}, games[3 + slot]))
+        for slot, path in enumerate(self.config.checkpoint_paths, self.size):
+            lines.append(({"kind": "checkpoint", "frames": None, "path": path}, games[3 + slot]))
         return [
-            {"kind": kind, "frames": frames, **dict(zip(("won", "drawn", "lost"), counts.tolist(), strict=True))}
+            who
+            | dict(zip(("won", "drawn", "lost"), counts.tolist(), strict=True))
             | (score(counts) if counts.any() else {})
-            for kind, frames, counts in lines
+            for who, counts in lines
         ]
 
     def save(self, folder: Path) -> None:
-        """Every snapshot in a file of its own, which is written once; files of those that are gone are removed.
-
-        What came of the games goes into results.json.
-        """
-        known = {f"snapshot_{frames:012d}.pt": slot for slot, frames in enumerate(self.frames) if self.version[slot]}
-        for path in folder.glob("snapshot_*.pt"):
-            if path.name not in known:
-                path.unlink()
-        for name, slot in known.items():
+        """Every slot in a file of its own, which is written once; what came of the games goes into results.json."""
+        others = {f"checkpoint_{slot - self.size}.pt": slot for slot in range(self.size, len(self.version))}
+        for name, slot in {**self._files(), **others}.items():
             if not (folder / name).exists():
                 state = {"weights": self.weights[slot].clone(), "frames": int(self.frames[slot])}
                 checkpoint.write_aside(state, folder / name)
         folder.mkdir(exist_ok=True)
         run_folder.write_json(folder / "results.json", {"opponents": self.table()})
 
-    def load(self, folder: Path, warn: Callable[[str], None]) -> None:
-        """The newest snapshots of a run that goes on; ``warn`` is told of those that are torn."""
-        for path in sorted(folder.glob("snapshot_*.pt"))[-len(self.version) :]:
+    def forget(self, folder: Path) -> None:
+        """Remove the files of snapshots that are gone, once no checkpoint names them."""
+        known = self._files()
+        for path in folder.glob("snapshot_*.pt"):
+            if path.name not in known:
+                path.unlink()
+
+    def _files(self) -> dict[str, int]:
+        return {
+            f"snapshot_{frames:012d}.pt": slot
+            for slot, frames in enumerate(self.frames[: self.size].tolist())
+            if self.version[slot]
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which snapshots there are, and what came of games; the weights are what :meth:`save` keeps."""
+        return {"words": self._words.clone(), "chances": self._chances.clone(), "results": self._results.clone()}
+
+    def load(self, folder: Path, kept: dict[str, Any] | None, warn: Callable[[str], None]) -> None:
+        """Go on from `state_dict`'s ``kept``; without it with the newest snapshots in ``folder``.
+
+        ``warn`` is told of snapshots that are torn or missing.
+        """
+        if kept is None:
+            self._load_newest(folder, warn)
+            return
+        checkpoints = self.version[self.size :].copy()
+        self._words.copy_(kept["words"])
+        self.version[self.size :] = checkpoints
+        self.results[:] = 0
+        if kept["results"].shape == self._results.shape:
+            self._results.copy_(kept["results"])
+        else:  # by other workers
+            self.results[0] = kept["results"].sum(0).numpy()
+        for name, slot in self._files().items():
+            try:
+                self.weights[slot].copy_(checkpoint.load(folder / name)["weights"])
+            except CheckpointError as error:
+                warn(f"{error}; the other snapshots are used")
+                self.version[slot] = self.frames[slot] = 0
+                self.results[:, 3 + slot] = 0
+        if torch.equal(self._words, kept["words"]):
+            self._chances.copy_(kept["chances"])
+        else:
+            self.rebalance()
+
+    def _load_newest(self, folder: Path, warn: Callable[[str], None]) -> None:
+        paths = sorted(folder.glob("snapshot_*.pt"))
+        if paths:
+            self.version[: self.size] = self.frames[: self.size] = 0
+        for path in paths[-self.size :]:
             try:
                 state = checkpoint.load(path)
             except CheckpointError as error:
                 warn(f"{error}; the other snapshots are used")
                 continue
             self.add(state["weights"], state["frames"])
+
+
+def open_pool(config: Config, run_dir: Path, numel: int, num_workers: int) -> OpponentPool:
+    """A run's pool as it begins: the checkpoints that the user names, and ``opponents.start_from`` as first snapshot.
+
+    Args:
+        config: the run.
+        run_dir: its folder, where one that goes on has kept them.
+        numel: of the weights.
+        num_workers: W.
+
+    Raises:
+        ConfigError: a file cannot be read, or its network is another one.
+    """
+    section, kept = config.opponents, run_dir / "pool"
+    others = []
+    for number, path in enumerate(section.checkpoint_paths):
+        copy = kept / f"checkpoint_{number}.pt"
+        others.append(policy_weights(copy if copy.exists() else Path(path), numel, "opponents.checkpoint_paths"))
+    pool = OpponentPool(section, numel, num_workers, others)
+    if section.start_from is not None and not any(kept.glob("snapshot_*.pt")):
+        pool.add(policy_weights(Path(section.start_from), numel, "opponents.start_from"), 0)
+    return pool
 
 
 class PoolOpponents:
@@ -181,17 +268,18 @@ class PoolOpponents:
         seed: list[int],
     ) -> None:  # fmt: skip
         self._pool, self._reader, self._worker = pool, reader, worker
-        self._epsilon = config.opponents.epsilon
-        self._rng = np.random.default_rng(seed)
+        self._epsilon, self._both_seats = config.opponents.epsilon, config.opponents.both_seats
+        self._seed, self._rng = seed, np.random.default_rng(seed)
         self._players: list[Player | None] = [random_player, None]
-        if config.opponents.scripted:
+        if config.opponents.scripted or config.opponents.scripted_end:
             self._players[SCRIPTED] = scripted(config.env.id)
         count = config.opponents.active + 1
         algorithm = ALGORITHMS[config.algorithm.name]
         with torch.random.fork_rng(devices=[]):
             actors = [algorithm(config.algorithm, config.learner, spec).policy for _ in range(count)]
         self._members = torch.zeros(count, pool.weights.shape[1])  # first the newest weights
-        self._slots = np.full(count, -1)  # snapshot that each member holds
+        self._slots = np.full(count, -1)  # of the pool, that each member holds
+        self._versions = np.zeros(count, np.int64)  # of it: the slot may hold another snapshot by now
         self._seen = [np.zeros((count, num_games, *leaf.shape), leaf.dtype) for leaf in spec.leaves]
         self._mask = np.ones((count, num_games, spec.num_actions), bool)
         self._policy: Policy = stacked_policy(
@@ -200,31 +288,57 @@ class PoolOpponents:
         self._names = [leaf.name for leaf in spec.leaves]
         self.kind = np.zeros((0, 0), np.int64)  # [N, P], of `KINDS`
         self.member = np.zeros((0, 0), np.int64)  # [N, P], of the members
+        self.own = np.zeros((0, 0), bool)  # [N, P], seats whose decisions are the agent's own, to be learned from
+
+    def reseed(self, seed: int) -> None:
+        """Draw as if made anew, for games that are reset with ``seed``."""
+        self._rng = np.random.default_rng([*self._seed, seed])
 
     def draw(self, game: Any, rows: np.ndarray) -> None:
         """Choose for every seat of the games ``rows``, int64 [M], whose episodes begin."""
         shape = (game.num_games, game.num_players)
         if self.kind.shape != shape:
             self.kind, self.member = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+            self.own = np.zeros(shape, bool)
         self._reader.pull(self._members[0])
         self.kind[rows] = self._rng.choice(len(KINDS), (len(rows), shape[1]), p=shares(self._pool.mixture))
+        self.own[rows] = self._both_seats and self.kind[rows] == LATEST
         self.member[rows] = 0
-        for row, seat in zip(*np.nonzero(self.kind[rows] == SNAPSHOTS), strict=True):
-            self.member[rows[row], seat] = self._member()
+        for row, seat in zip(*np.nonzero(self.kind[rows] >= SNAPSHOTS), strict=True):
+            self.member[rows[row], seat] = self._member(int(self.kind[rows[row], seat]))
 
-    def _member(self) -> int:
-        """The member that holds a snapshot drawn from the pool; one that is loaded where none can be put aside."""
-        slot = int(self._rng.choice(len(self._pool.chances), p=shares(self._pool.chances)))
-        held = np.flatnonzero(self._slots == slot)
+    def _member(self, kind: int) -> int:
+        """The member that holds what is drawn from the pool; one that is loaded where none can be put aside."""
+        pool = self._pool
+        first, last = (0, pool.size) if kind == SNAPSHOTS else (pool.size, len(pool.version))
+        slot = first + int(self._rng.choice(last - first, p=shares(pool.chances[first:last])))
+        held = np.flatnonzero((self._slots == slot) & (self._versions == pool.version[slot]))
         if len(held):
             return int(held[0])
-        used = set(self.member[self.kind == SNAPSHOTS].tolist())
+        used = set(self.member[self.kind >= SNAPSHOTS].tolist())
         free = [member for member in range(1, len(self._slots)) if member not in used]
         if not free:
-            return int(self._rng.integers(1, len(self._slots)))
-        self._pool.copy(slot, self._members[free[0]])
+            return self._another(first, last)
+        self._versions[free[0]] = pool.copy(slot, self._members[free[0]])
         self._slots[free[0]] = slot
         return free[0]
+
+    def _another(self, first: int, last: int) -> int:
+        """A member in use, of the same kind where there is one."""
+        alike = 1 + np.flatnonzero((self._slots[1:] >= first) & (self._slots[1:] < last))
+        return int(self._rng.choice(alike if len(alike) else np.arange(1, len(self._slots))))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Who sits where, and the members, which may be gone from the pool."""
+        arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in _STATE}
+        return {"arrays": arrays, "members": self._members.clone(), "rng": self._rng.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        for name, tensor in state["arrays"].items():
+            getattr(self, name)[:] = tensor.numpy()
+        self._members.copy_(state["members"])
+        self._rng.bit_generator.state = state["rng"]
 
     def act(self, game: Any, rows: np.ndarray) -> np.ndarray:
         """Actions int64 [M] of whoever is to move in the games ``rows``, int64 [M]."""
@@ -257,8 +371,11 @@ class PoolOpponents:
             outcome = DRAW if winner < 0 else WIN if winner == seat else LOSS
             for other in range(game.num_players):
                 if other != seat:
-                    kind = self.kind[row, other]
-                    line = 3 + self._slots[self.member[row, other]] if kind == SNAPSHOTS else kind
+                    line, member = self.kind[row, other], self.member[row, other]
+                    if line >= SNAPSHOTS:
+                        line = 3 + self._slots[member]
+                        if self._versions[member] != self._pool.version[self._slots[member]]:
+                            continue  # it is gone from the pool, and another one has its place
                     results[line, outcome] += 1
 
 
@@ -267,6 +384,12 @@ def score(counts: np.ndarray) -> dict[str, float]:
     points, games = float(counts[WIN] + counts[DRAW] / 2), int(counts.sum())
     low, high = wilson(points, games)
     return {"score": points / games, "score_low": low, "score_high": high, "games": games}
+
+
+def _weight(config: OpponentsConfig, kind: str, done: float) -> float:
+    """How often a kind is drawn once the share ``done`` of the budget is used up."""
+    start, end = getattr(config, kind), getattr(config, f"{kind}_end")
+    return float(start if end is None else start + (end - start) * done)
 
 
 def shares(chances: np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ from trainer import checkpoint
 from trainer.agents import AgentPlan, make_policy, model_id, plan_agents, plan_local_agents, update_key
 from trainer.boards import RUN, STOP, ControlBoard
 from trainer.collectors import CollectorWorkers, close_streams
-from trainer.config import Config, ConfigError, first_line
+from trainer.config import Config, ConfigError
 from trainer.evaluators import LocalEvaluator, RemoteEvaluator
 from trainer.learners import LearnerProcess
 from trainer.learning import Learner, NotFinite, flat_weights
@@ -44,7 +44,7 @@ from trainer.processes import local_agent as local_agents
 from trainer.processes.learner import Agent, StackedAgents
 from trainer.replay import worker_rows
 from trainer.run_folder import remove_partial
-from trainer.selfplay import OpponentPool
+from trainer.selfplay import OpponentPool, open_pool
 from trainer.shared import SharedAgent
 from trainer.shared_device import DeviceAgent
 from trainer.signals import STOPPING, StopSignals
@@ -192,7 +192,8 @@ class System:
                 **self.shared.agent.totals(),
             }
         if self.pool is not None:
-            self.pool.rebalance()
+            if self.config.schedule.name == "async":
+                self.pool.rebalance(self.total_frames() / self.config.budget_frames)
             row |= self.pool.figures()
         return row | {
             "worker_restarts": 0 if self.collectors is None else self.collectors.restarts,
@@ -252,11 +253,15 @@ class System:
         if self.pool is not None:
             self.pool.save(self.run_dir / "pool")
         run = {**more, "starts": self._starts(), "torch_rng": torch.get_rng_state()}
+        if self.pool is not None:
+            run["pool"] = self.pool.state_dict()
         run["episodes"] = {
             plan.name: own.episodes.state_dict() for plan, own in zip(self.plans, self.telemetry, strict=True)
         }
         path = self.run_dir / "checkpoints" / "last_policy.pt"
         evaluating.save_policy(path, self.flat(), frames, float("nan"), run=run)
+        if self.pool is not None:
+            self.pool.forget(self.run_dir / "pool")
         self.checkpoint_s = time.monotonic() - start
         self.checkpoint_bytes = sum(agent.copy.bytes_written for agent in self.agents)
 
@@ -424,6 +429,11 @@ def build(
     here = config.agents.learner != "process" or len(plans) == 1
     frozen = {plan.name for plan in plans if plan.name in config.agents.frozen}
     own = [plan for plan in plans if here or plan.name in frozen]
+    for name in config.agents.start_from:
+        if name not in [plan.name for plan in plans]:
+            raise ConfigError(
+                f"agents.start_from.{name} names no agent: there is {', '.join(plan.name for plan in plans)}"
+            )
     agents = [Agent(plan, device, plan.name in frozen) for plan in own]
     for agent in agents:
         if agent.name in config.agents.start_from:
@@ -449,7 +459,7 @@ def build(
         learning.follow(trace, worker)
     pool = None
     if config.env.backend == "game":
-        pool = OpponentPool(config.opponents, plans[0].weights.numel, plans[0].streams.num_workers)
+        pool = open_pool(config, run_dir, plans[0].weights.numel, plans[0].streams.num_workers)
     return System(
         config, run_dir, plans, device, board, telemetry, loggers, stop, agents, workers, learners, pool=pool,
         trace=trace,
@@ -542,15 +552,7 @@ def start_from(agent: Agent, path: Path) -> None:
     Raises:
         ConfigError: it cannot be read, or has another network.
     """
-    try:
-        flat = checkpoint.load(path)["weights"]
-    except (checkpoint.CheckpointError, KeyError) as error:
-        raise ConfigError(f"agents.start_from.{agent.name}={path} is no policy: {first_line(error)}") from error
-    if flat.numel() != agent.plan.weights.numel:
-        raise ConfigError(
-            f"agents.start_from.{agent.name}={path} has {flat.numel()} weights where the agent's network has "
-            f"{agent.plan.weights.numel}: set its algorithm to that run's by agents.overrides.{agent.name}"
-        )
+    flat = checkpoint.policy_weights(path, agent.plan.weights.numel, f"agents.start_from.{agent.name}")
     agent.learner.load_flat(flat)
 
 

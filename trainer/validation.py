@@ -36,6 +36,8 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         "seed collector.epsilon_decay_frames collector.apex_alpha learner.learning_rate_end evaluator.every_frames "
         "evaluator.league_games "
         "replay.priority_alpha opponents.random opponents.scripted opponents.latest opponents.snapshots "
+        "opponents.checkpoints opponents.random_end opponents.scripted_end opponents.latest_end "
+        "opponents.snapshots_end opponents.checkpoints_end "
         "faults.max_failures",
     ),
     "from 0 to 1": (
@@ -128,7 +130,7 @@ def _check_sizes(config: Config) -> None:
 
 def _check_schedule(config: Config) -> None:
     schedule, step = config.schedule, _vector_step_frames(config)
-    assert schedule.tolerance_frames is not None and schedule.frames_per_round is not None  # `config` is resolved
+    assert schedule.tolerance_frames is not None  # `config` is resolved
     step_text = (
         f"collector.num_workers={config.collector.num_workers} x "
         f"collector.envs_per_worker={config.collector.envs_per_worker} = {step} frames"
@@ -153,7 +155,11 @@ def _check_schedule(config: Config) -> None:
             f"schedule={schedule.name} does not know how much to learn: set schedule.frames_per_update, "
             "schedule.episodes_per_update or schedule.updates_per_round"
         )
-    if schedule.episodes_per_round is None and schedule.frames_per_round % step:
+    if (
+        schedule.frames_per_round is not None
+        and schedule.episodes_per_round is None
+        and schedule.frames_per_round % step
+    ):
         fitting = max(1, round(schedule.frames_per_round / step)) * step
         raise ConfigError(
             f"schedule.frames_per_round={schedule.frames_per_round} is no multiple of one step of all workers "
@@ -162,9 +168,20 @@ def _check_schedule(config: Config) -> None:
 
 
 def _check_opponents(config: Config) -> None:
-    kinds = ("random", "scripted", "latest", "snapshots")
-    if config.env.backend == "game" and not any(getattr(config.opponents, kind) for kind in kinds):
-        raise ConfigError(f"nobody is played against: set one of {', '.join(f'opponents.{kind}' for kind in kinds)}")
+    if config.env.backend != "game":
+        return
+    section, kinds = config.opponents, ("random", "scripted", "latest", "snapshots", "checkpoints")
+    first = {kind: getattr(section, kind) for kind in kinds}
+    last = {kind: first[kind] if (end := getattr(section, f"{kind}_end")) is None else end for kind in kinds}
+    for weights, when, key in ((first, "", ""), (last, " at the end", "_end")):
+        if not any(weights.values()):
+            keys = ", ".join(f"opponents.{kind}{key}" for kind in kinds)
+            raise ConfigError(f"nobody is played against{when}: set one of {keys}")
+    if (first["checkpoints"] or last["checkpoints"]) and not section.checkpoint_paths:
+        raise ConfigError(
+            f"opponents.checkpoints={section.checkpoints:g} has no policies to play against: name them, as "
+            "opponents.checkpoint_paths=[RUN/best/policy.pt]"
+        )
 
 
 def _check_algorithm(config: Config) -> None:
@@ -190,6 +207,11 @@ def _warnings(config: Config, cores: int) -> list[str]:
         for key in ("episodes_per_round", "updates_per_round"):
             if getattr(config.schedule, key) is not None:
                 found.append(f"schedule.{key} does nothing with schedule=async: it belongs to sync and sequential")
+    if config.env.backend == "game":
+        section = config.opponents
+        for key, kind in (("checkpoint_paths", "checkpoints"), ("start_from", "snapshots")):
+            if getattr(section, key) and not (getattr(section, kind) or getattr(section, f"{kind}_end")):
+                found.append(f"opponents.{key} does nothing: opponents.{kind}=0, so nobody of that kind is played")
     return found
 
 

@@ -98,6 +98,8 @@ class Seat:
         self.num_absent = 0
         self.age = np.zeros(n, np.int32)  # steps since the episode's first observation
         self.returns = np.zeros(n)
+        self.given: np.ndarray | None = None  # int64 [N], actions that a world gives
+        self.counted = np.ones(n, bool)  # of an episode that ends, whether the agent played it
 
     def begin(self, observation: Observation, present: np.ndarray) -> None:
         """Take the first observation of all episodes."""
@@ -135,7 +137,10 @@ class Seat:
             rows["age"][i] = self.age
 
     def explore(self, action: np.ndarray, values: np.ndarray, frames: int) -> np.ndarray:
-        """Exploring actions int64 [N] out of the greedy ones, after ``frames`` frames; written into the row."""
+        """Exploring actions int64 [N] out of the greedy ones, after ``frames`` frames; written into the row.
+
+        Where the world gives an action (`envs.world`), it is that one.
+        """
         rows, i = self.rows, self.time % self.ring
         if not self.noisy:
             mask = self.observation.get("action_mask")
@@ -145,6 +150,9 @@ class Seat:
                 epsilon = linear_epsilon(self.config, frames)
                 self.board.epsilon[self.worker] = epsilon
                 action = self.explorer(action, epsilon, mask)
+        if self.given is not None:
+            action = np.where(self.given >= 0, self.given, action)
+            self.counted = self.given < 0  # the world may change it in place
         rows["action"][i] = action
         if "value_best" in rows:
             rows["value_taken"][i] = values[np.arange(self.num_envs), action]
@@ -176,11 +184,11 @@ class Seat:
 
     def _finish_episodes(self, ended: np.ndarray) -> None:
         board, worker, ring = self.board, self.worker, self.board.episodes[self.worker]
-        done, count = np.flatnonzero(ended), int(board.episodes_done[worker])
+        done, count = np.flatnonzero(ended & self.counted), int(board.episodes_done[worker])
         slots = (count + np.arange(len(done))) % len(ring)
         ring[slots, 0], ring[slots, 1], ring[slots, 2] = self.returns[done], self.age[done], board.total_frames()
         board.episodes_done[worker] = count + len(done)
-        self.returns[done] = 0
+        self.returns[ended] = 0
 
 
 class Rollout:
@@ -203,7 +211,7 @@ class Rollout:
         policies: Sequence[TensorDictModule],
     ) -> None:
         self.worker, self.schedule, self.snapshot = plan.worker, plan.config.schedule, plan.snapshot
-        self.board, self.world = board, world
+        self.board, self.world, self.pool = board, world, plan.pool
         self.seats = [Seat(agent, plan.worker, own, plan.start) for agent, own in zip(plan.agents, rows, strict=True)]
         if plan.pool is not None:
             agent = plan.agents[0]
@@ -211,6 +219,8 @@ class Rollout:
                 plan.config, agent.spec, plan.pool, agent.weights.reader(), plan.worker, world.num_envs,
                 [agent.seed, plan.worker, 2, plan.start],
             )  # fmt: skip
+        for seat, given in zip(self.seats, getattr(world, "given", [None] * len(self.seats)), strict=True):
+            seat.given = given
         observations = world.reset(first_seed(plan))
         for seat, observation, present in zip(self.seats, observations, world.present, strict=True):
             seat.begin(observation, present)
@@ -237,6 +247,7 @@ class Rollout:
         assert self.crew.noise is not None
         return {
             "world": self.world.state() if hasattr(self.world, "state") else None,
+            "opponents": None if self.pool is None else self.world.opponents.state_dict(),
             "seats": [seat.state_dict() for seat in self.seats],
             "noise": [rng.bit_generator.state for rng in self.crew.noise],
         }
@@ -255,6 +266,8 @@ class Rollout:
         )
         for seat, observation in zip(self.seats, observations, strict=True):
             seat.observation = observation
+        if self.pool is not None:
+            self.world.opponents.load_state_dict(state["opponents"])
         for rng, own in zip(self.crew.noise, state["noise"], strict=True):
             rng.bit_generator.state = own
 

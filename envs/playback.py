@@ -1,0 +1,137 @@
+"""What the agent decided on other seats than its own, recorded while a game runs and played back when it is over.
+
+Where the agent plays its newest self, both seats' decisions are its own, and it learns from both: the record of another
+seat is shown as an episode of the sub-environment in which the game was played, before its next game begins. What was
+done there is given, so nothing is chosen; nothing happens in the game meanwhile. So streams stay episodes in a row, and
+whatever reads them need not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Seen = dict[str, NDArray[Any]]
+Rows = NDArray[np.int64]
+# "seen": its observation at each decision and at the end; "action" and "reward" (until the next one) of each decision
+Record = dict[str, Any]
+
+
+class Playback:
+    """Records of ``num_games`` games of ``num_players`` seats.
+
+    Attributes:
+        given: int64 [N], the action that was taken on what is shown now; -1 where nothing is played back, or at its
+            end.
+        showing: bool [N], whether what is shown is played back.
+        over: bool [N], whether that is its end.
+    """
+
+    def __init__(self, num_games: int, num_players: int) -> None:
+        self.given = np.full(num_games, -1)
+        self.showing, self.over = np.zeros(num_games, bool), np.zeros(num_games, bool)
+        self._at = np.zeros(num_games, np.int64)  # decision that is shown
+        self._recorded = np.zeros((num_games, num_players), bool)  # seats that have decided
+        self._due = np.zeros((num_games, num_players), np.float32)  # paid since their last decision
+        self._open: dict[tuple[int, int], Record] = {}  # by game and seat
+        self._closed: list[list[Record]] = [[] for _ in range(num_games)]  # the first one is shown
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.given[:] = -1
+        self.showing[:] = self.over[:] = self._recorded[:] = False
+        self._open.clear()
+        self._closed = [[] for _ in self._closed]
+
+    def decided(self, rows: Rows, seats: Rows, seen: Seen, actions: Rows) -> None:
+        """Seats (int64 [M]) of the games ``rows`` (int64 [M]) saw ``seen`` (arrays [M, ...]) and acted."""
+        for i, key in enumerate(zip(rows.tolist(), seats.tolist(), strict=True)):
+            record = self._open.get(key)
+            if record is None:
+                record = self._open[key] = {"seen": {name: [] for name in seen}, "action": [], "reward": []}
+            else:
+                record["reward"].append(self._due[key])
+            for name, array in seen.items():
+                record["seen"][name].append(array[i].copy())
+            record["action"].append(actions[i])
+        self._recorded[rows, seats], self._due[rows, seats] = True, 0.0
+
+    def paid(self, rows: Rows, rewards: NDArray[np.float32]) -> None:
+        """The games ``rows``, int64 [M], have paid their seats ``rewards``, [M, P]."""
+        if self._open:
+            self._due[rows] += rewards
+
+    def ended(self, rows: Rows, observe: Callable[[Rows, Rows], Seen]) -> None:
+        """The games ``rows``, int64 [M], are over; ``observe(rows, seats)`` gives what seats see at the end."""
+        which, seats = np.nonzero(self._recorded[rows])
+        if not len(which):
+            return
+        games = rows[which]
+        seen = observe(games, seats)
+        for i, key in enumerate(zip(games.tolist(), seats.tolist(), strict=True)):
+            record = self._open.pop(key)
+            record["reward"].append(self._due[key])
+            for name, array in seen.items():
+                record["seen"][name].append(array[i].copy())
+            self._closed[key[0]].append(record)
+        self._recorded[rows] = False
+
+    def begin(self, rows: Rows) -> NDArray[np.bool_]:
+        """Show the next record of each of the games ``rows``, int64 [M]; whether there is one, bool [M]."""
+        for row in rows[self.showing[rows]].tolist():
+            self._closed[row].pop(0)
+        self.showing[rows] = [bool(self._closed[row]) for row in rows.tolist()]
+        self.over[rows], self._at[rows], self.given[rows] = False, 0, -1
+        for row in rows[self.showing[rows]].tolist():
+            self.given[row] = self._closed[row][0]["action"][0]
+        return self.showing[rows]
+
+    def advance(self, rows: Rows, reward: NDArray[np.float32]) -> None:
+        """Show the next decision of the games ``rows``, int64 [M], or the end; what was paid goes into ``reward``."""
+        for row in rows.tolist():
+            record, at = self._closed[row][0], int(self._at[row])
+            reward[row] = record["reward"][at]
+            over = self.over[row] = at + 1 == len(record["action"])
+            self.given[row] = -1 if over else record["action"][at + 1]
+        self._at[rows] += 1
+
+    def show(self, observation: Seen) -> None:
+        """Put what is played back into an observation, arrays [N, ...]."""
+        for row in np.flatnonzero(self.showing).tolist():
+            seen, at = self._closed[row][0]["seen"], self._at[row]
+            for name, array in observation.items():
+                array[row] = seen[name][at]
+
+    def state(self) -> dict[str, Any]:
+        """Where it stands, of tensors and plain values."""
+        arrays = ("given", "showing", "over", "_at", "_recorded", "_due")
+        return {
+            **{name: torch.from_numpy(getattr(self, name).copy()) for name in arrays},
+            "open": [[row, seat, _packed(record)] for (row, seat), record in self._open.items()],
+            "closed": [[_packed(record) for record in records] for records in self._closed],
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Stand where another one stood."""
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor):
+                getattr(self, name)[:] = value.numpy()
+        self._open = {(row, seat): _unpacked(record) for row, seat, record in state["open"]}
+        self._closed = [[_unpacked(record) for record in records] for records in state["closed"]]
+
+
+def _packed(record: Record) -> dict[str, Any]:
+    seen = {name: torch.from_numpy(np.stack(arrays)) for name, arrays in record["seen"].items()}
+    return {
+        "seen": seen, "action": torch.tensor(np.array(record["action"], np.int64)),
+        "reward": torch.tensor(np.array(record["reward"], np.float32)),
+    }  # fmt: skip
+
+
+def _unpacked(kept: dict[str, Any]) -> Record:
+    seen = {name: list(tensor.numpy()) for name, tensor in kept["seen"].items()}
+    return {"seen": seen, "action": list(kept["action"].numpy()), "reward": list(kept["reward"].numpy())}
