@@ -1,9 +1,10 @@
 """Self-play: speed of Ludo, and how strong the presets become.
 
-    python -m benchmarks.selfplay [--json FILE] [--only speed tictactoe connect_four ludo] [--keep FOLDER]
+    python -m benchmarks.selfplay [--json FILE] [--only speed sleeping tictactoe connect_four ludo] [--keep FOLDER]
 
 Speed is in finished games per minute against the public program's (../shared/seeds.md). Strength is measured exactly
-for tic-tac-toe, over all lines of its game tree, and by many games with seats balanced for the others.
+for tic-tac-toe, over all lines of its game tree, and by many games with seats balanced for the others. With games that
+sleep, many workers are set against one: nothing in the trainer makes them wait for one another.
 """
 
 from __future__ import annotations
@@ -56,6 +57,36 @@ def speed(seconds: float) -> list[Row]:
                 bar=bar, detail=f"{rate:,.0f} games/min, {made / max(1, games):.1f} updates a game")
         )  # fmt: skip
     return rows
+
+
+def sleeping(seconds: float, workers: int, sleep_s: float) -> list[Row]:
+    """Episodes a minute of many workers against one's, where every step of a worker's games sleeps."""
+    many, one = _episodes(workers, seconds, sleep_s), _episodes(1, seconds, sleep_s)
+    return [
+        Row(f"self-play, games that sleep, {workers} workers / one, episodes/min", many / one, bar=workers * 44 / 46,
+            detail=f"{many:,.0f} against {one:,.0f}; a step sleeps {1e3 * sleep_s:.0f} ms")
+    ]  # fmt: skip
+
+
+def _episodes(workers: int, seconds: float, sleep_s: float) -> float:
+    """Episodes a minute of so many workers, 4 games each; nobody learns meanwhile."""
+    from benchmarks import parts
+
+    config = parts.config(
+        "preset=tictactoe_selfplay", "env=generic", "env.backend=game", "env.id=sleeping_tictactoe",
+        f"env.kwargs.seconds={sleep_s}", "env.import_modules=[benchmarks.sleeping_game]",
+        f"collector.num_workers={workers}", "collector.envs_per_worker=4", parts.BUDGET,
+    )  # fmt: skip
+    with parts.opened(config) as system:
+        board = system.plans[0].board
+        board.frame_limit[0] = board.episode_limit[0] = parts.NO_LIMIT
+        parts.wait_until_stepping(system)
+        time.sleep(2.0)  # until the last of them is in its stride
+        before, start = board.total_episodes(), time.perf_counter()
+        time.sleep(seconds)
+        episodes, spent = board.total_episodes() - before, time.perf_counter() - start
+        system.check()
+    return 60 * episodes / spent
 
 
 def trained(preset: str, keep: Path | None, *words: str) -> tuple[Path, float]:
@@ -177,8 +208,10 @@ def ludo(keep: Path | None) -> list[Row]:
 
 def main() -> None:
     arguments = parser("Self-play.", seconds=10.0)
-    names = ["speed", "tictactoe", "connect_four", "ludo"]
+    names = ["speed", "sleeping", "tictactoe", "connect_four", "ludo"]
     arguments.add_argument("--only", nargs="*", choices=names, default=names)
+    arguments.add_argument("--workers", type=int, default=46, help="of the games that sleep")
+    arguments.add_argument("--sleep-s", type=float, default=0.1, help="of each step of a worker's games")
     arguments.add_argument("--keep", type=Path, help="runs that are here already are not trained again")
     args = arguments.parse_args()
     from benchmarks.machine import Meter
@@ -186,6 +219,8 @@ def main() -> None:
     meter, rows = Meter(), []
     if "speed" in args.only:
         rows += speed(args.seconds)
+    if "sleeping" in args.only:
+        rows += sleeping(max(args.seconds, 60.0), args.workers, args.sleep_s)
     for name, measure in (("tictactoe", tictactoe), ("connect_four", connect_four), ("ludo", ludo)):
         if name in args.only:
             rows += measure(args.keep)

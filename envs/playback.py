@@ -67,17 +67,15 @@ class Playback:
 
     def ended(self, rows: Rows, observe: Callable[[Rows, Rows], Seen]) -> None:
         """The games ``rows``, int64 [M], are over; ``observe(rows, seats)`` gives what seats see at the end."""
-        which, seats = np.nonzero(self._recorded[rows])
-        if not len(which):
-            return
-        games = rows[which]
-        seen = observe(games, seats)
-        for i, key in enumerate(zip(games.tolist(), seats.tolist(), strict=True)):
-            record = self._open.pop(key)
-            record["reward"].append(self._due[key])
-            for name, array in seen.items():
-                record["seen"][name].append(array[i].copy())
-            self._closed[key[0]].append(record)
+        for seat in np.flatnonzero(self._recorded[rows].any(0)).tolist():  # a game is observed once at a time
+            games = rows[self._recorded[rows, seat]]
+            seen = observe(games, np.full(len(games), seat))
+            for i, row in enumerate(games.tolist()):
+                record = self._open.pop((row, seat))
+                record["reward"].append(self._due[row, seat])
+                for name, array in seen.items():
+                    record["seen"][name].append(array[i].copy())
+                self._closed[row].append(record)
         self._recorded[rows] = False
 
     def begin(self, rows: Rows) -> NDArray[np.bool_]:

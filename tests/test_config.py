@@ -258,6 +258,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"env.backend": "game", **{f"opponents.{kind}": 0.0 for kind in ("random", "latest", "snapshots")}},
         "nobody is played against: set one of opponents.random",
     ),
+    (
+        {"env.backend": "game", **{f"opponents.{kind}_end": 0.0 for kind in ("random", "latest", "snapshots")}},
+        "nobody is played against at the end: set one of opponents.random_end",
+    ),
+    ({"env.backend": "game", "opponents.checkpoints_end": 0.5}, "has no policies to play against"),
     ({"learner.device": "cuda:x"}, "learner.device=cuda:x is none of auto, cpu, cuda, cuda:N"),
     ({"learner.device": "gpu"}, "the nearest is learner.device=cuda"),
     ({"algorithm.name": "dqm"}, "the nearest is algorithm.name=dqn"),
@@ -275,6 +280,24 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"collector.epsilon_end": -0.1}, "collector.epsilon_end=-0.1 is out of range: it must be from 0 to 1"),
     ({"seed": -1}, "seed=-1 is out of range: it must be 0 or above"),
 ]
+
+
+def test_rounds_of_games_are_those_of_the_users_document() -> None:
+    """46 workers on 48 cores, 4 games each, and so 184 updates a round (../shared/seeds.md, L2 and L5)."""
+    game = {"env.backend": "game", "schedule.name": "sync"}
+    schedule = resolve(changed(Config(), game), cores=48).schedule
+    assert (schedule.frames_per_round, schedule.episodes_per_round, schedule.updates_per_round) == (None, 4, 184)
+    assert resolve(resolve(changed(Config(), game), cores=48), cores=8).schedule == schedule  # once and for all
+    for values, expected in (
+        ({"schedule.episodes_per_round": 2}, (None, 2, 92)),
+        ({"schedule.updates_per_round": 7}, (None, 4, 7)),
+        ({"schedule.episodes_per_update": 0.5}, (None, 4, None)),  # by what games there were
+        ({"schedule.frames_per_round": 736}, (736, None, None)),  # follows frames_per_update
+        ({"schedule.name": "async"}, (736, None, None)),
+        ({"env.backend": "counting"}, (736, None, None)),
+    ):
+        schedule = resolve(changed(Config(), {**game, **values}), cores=48).schedule
+        assert (schedule.frames_per_round, schedule.episodes_per_round, schedule.updates_per_round) == expected
 
 
 @pytest.mark.parametrize(("values", "sentence"), REFUSED)

@@ -34,8 +34,15 @@ ENVIRONMENTS = {
     "played again": {**CARTPOLE, "vectorization": "sync"},
     "box2d": {"id": "LunarLander-v3", "backend": "gymnasium"},
     "agents": {"id": "CountingAgents", "backend": "counting_agents"},
+    "game": {"id": "tictactoe", "backend": "game"},
+    "dice": {"id": "ludo", "backend": "game", "kwargs": {"num_players": 4, "encoding": "handcrafted"}},
     "grid": {"id": "treasurehunt", "backend": "grid", "kwargs": {"num_agents": 2, "height": 9, "width": 9}},
 }
+# Every kind of opponent, drawn by results, against snapshots that come and go during the run.
+OPPONENTS = {
+    "random": 0.2, "scripted": 0.2, "latest": 0.3, "snapshots": 0.3, "random_end": 0.0, "snapshot_every_frames": 300,
+    "pool_size": 3, "active": 2, "sampling": "pfsp", "epsilon": 0.1,
+}  # fmt: skip
 SLOW = pytest.mark.slow
 EVERYTHING = {"noisy": True, "prioritized": True, "n_step": 3, "target_tau": 0.01}
 
@@ -94,11 +101,12 @@ def differences(first: Any, second: Any) -> list[str]:
         *((name, "sequential") for name in ENVIRONMENTS),
         ("counting", "sync"),
         ("grid", "sync"),
+        ("game", "sync"),
         # They differ from those above in nothing that is not shown one by one.
         *(
             pytest.param(name, "sync", marks=pytest.mark.slow)
             for name in ENVIRONMENTS
-            if name not in ("counting", "grid")
+            if name not in ("counting", "grid", "game")
         ),
     ],
 )
@@ -108,7 +116,7 @@ def test_in_rounds_a_run_that_is_stopped_and_goes_on_ends_bit_identical(
     sections = {
         "env": ENVIRONMENTS[name], "algorithm": {**EVERYTHING, "hidden_sizes": [16]}, "budget_frames": 3_000,
         "schedule": {"name": schedule}, "logger": {"every_seconds": 0.01},
-        "evaluator": {"every_frames": 500, "num_envs": 2, "final_episodes": 2},
+        "evaluator": {"every_frames": 500, "num_envs": 2, "final_episodes": 2}, "opponents": OPPONENTS,
     }  # fmt: skip
     whole, cut = small_config("whole", **sections), small_config("cut", **sections)
     train(whole, ["whole"])
@@ -134,6 +142,14 @@ def test_in_rounds_a_run_that_is_stopped_and_goes_on_ends_bit_identical(
     assert len(rows) >= 6
     for path in rows:
         assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
+    if name in ("game", "dice"):
+        paths = [folder / "checkpoints" / "last_policy.pt" for folder in (first, second)]
+        pools = [checkpoint.load(path)["run"]["pool"] for path in paths]
+        assert differences(*pools) == []
+        snapshots = sorted((first / "pool").glob("snapshot_*.pt"))
+        assert len(snapshots) == 3
+        for path in snapshots:
+            assert differences(checkpoint.load(path), checkpoint.load(second / "pool" / path.name)) == []
     if schedule == "sequential":  # else the evaluator has its own pace
         assert best(first) == best(second)
 
@@ -326,6 +342,19 @@ def test_same_command_goes_on_where_there_are_other_cores(tmp_path: Path) -> Non
         3,
         1_008,
     )  # what was derived is derived anew
+
+
+def test_rounds_of_games_follow_the_workers(tmp_path: Path) -> None:
+    """An update for each of 4 games of every worker, however many go on, unless something else was asked for."""
+    for name, asked, updates in (("own", [], (24, 12)), ("asked", ["schedule.updates_per_round=7"], (7, 7))):
+        words = ["preset=tictactoe_selfplay", "schedule=sync", f"run_dir={tmp_path / name}", "resume=auto", *asked]
+        config = load(words, cores=8).config
+        assert (config.schedule.episodes_per_round, config.schedule.updates_per_round) == (4, updates[0])
+        with run_folder.opened(config, words):
+            pass
+        fewer = load([*words, "collector.num_workers=3"], cores=8).config
+        assert (fewer.schedule.episodes_per_round, fewer.schedule.updates_per_round) == (4, updates[1])
+        assert load(words, cores=8).config.schedule == config.schedule
 
 
 def test_second_run_in_the_same_folder_is_refused(small_config: Callable[..., Config]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 import torch
 
 from trainer import checkpoint
-from trainer.config import Config
+from trainer.config import Config, resolve
 from trainer.errors import RunFailed
+from trainer.schedules import SCHEDULES
 from trainer.train import train
 
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
@@ -92,6 +94,32 @@ def test_weights_depend_on_what_is_learned(small_config: Callable[..., Config]) 
     more = trained(small_config("more", env=ENVIRONMENTS["cartpole"], schedule={**base, "frames_per_update": 3.9}))
     assert more["learner"]["updates"] > one["learner"]["updates"]
     assert any(path.endswith("weight") for path in differences(one["learner"], more["learner"]))
+
+
+def test_rounds_of_games_are_a_few_games_of_each_worker_and_an_update_for_each(
+    small_config: Callable[..., Config], started: Callable[[Config], Any]
+) -> None:
+    """4 games a worker and 2 workers: 8 updates a round, from the round on in which 200 frames are there."""
+    game, rounds = {"id": "tictactoe", "backend": "game"}, {"frames_per_round": None}
+    config = small_config("rounds", env=game, schedule={"name": "sequential", **rounds})
+    system = started(resolve(config))
+    board, seen = system.agents[0].board, []
+    for whole in SCHEDULES["sequential"](system):
+        if whole:
+            seen.append((board.total_frames(), board.episodes_done.copy(), int(board.updates[0])))
+    frames, games, updates = zip(*seen, strict=True)
+    assert frames[-1] >= 1_000 and len(seen) > 8
+    warm = sum(so_far < 200 for so_far in frames)
+    assert list(updates) == [0] * warm + [8 * (number + 1) for number in range(len(seen) - warm)]
+    for before, after in itertools.pairwise([0 * games[0], *games]):
+        assert (after - before >= 4).all() and (after - before <= 7).all()  # 4 games end in the last step at most
+
+    sync, sequential = (
+        trained(resolve(small_config(name, env=game, schedule={"name": name, **rounds})))
+        for name in ("sync", "sequential")
+    )
+    assert sync["learner"]["updates"] == updates[-1]
+    assert differences(sync, sequential) == []
 
 
 def test_failing_worker_of_a_synchronous_run_is_named(small_config: Callable[..., Config]) -> None:

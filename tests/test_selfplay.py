@@ -18,8 +18,16 @@ from envs.selfplay import SelfPlay
 from trainer import checkpoint
 from trainer.agents import make_policy
 from trainer.boards import WeightsBoard, flatten_parameters
-from trainer.config import AlgorithmConfig, Config, EnvConfig, EvaluatorConfig, LearnerConfig, OpponentsConfig
-from trainer.selfplay import LATEST, LOSS, SNAPSHOTS, WIN, OpponentPool, PoolOpponents
+from trainer.config import (
+    AlgorithmConfig,
+    Config,
+    ConfigError,
+    EnvConfig,
+    EvaluatorConfig,
+    LearnerConfig,
+    OpponentsConfig,
+)
+from trainer.selfplay import CHECKPOINTS, LATEST, LOSS, SNAPSHOTS, WIN, OpponentPool, PoolOpponents, open_pool
 from trainer.train import train
 
 GAME = {"id": "tictactoe", "backend": "game"}
@@ -121,6 +129,111 @@ def test_without_a_snapshot_the_agent_plays_itself_not_something_else() -> None:
     assert pool.mixture.tolist() == pytest.approx([0.2, 0.0, 0.3, 0.5, 0.0])
 
 
+def test_kinds_are_mixed_by_a_schedule_over_the_budget() -> None:
+    section = OpponentsConfig(
+        random=0.8, random_end=0.0, latest=0.2, snapshots=0.0, snapshots_end=0.6, scripted_end=0.2, pool_size=2
+    )
+    pool = OpponentPool(section, 10, 1)
+    pool.add(torch.zeros(10), 5)
+    for done, expected in (
+        (0.0, [0.8, 0.0, 0.2, 0.0, 0.0]), (0.5, [0.4, 0.1, 0.2, 0.3, 0.0]), (1.0, [0.0, 0.2, 0.2, 0.6, 0.0]),
+        (1.2, [0.0, 0.2, 0.2, 0.6, 0.0]),  # frames of the last step beyond the budget
+    ):  # fmt: skip
+        pool.rebalance(done)
+        assert pool.mixture.tolist() == pytest.approx(expected)
+    pool.add(torch.zeros(10), 6)  # a new snapshot leaves it where it was
+    assert pool.mixture.tolist() == pytest.approx(expected)
+
+
+def test_checkpoints_of_other_runs_stay_in_the_pool_and_are_played(tmp_path: Path) -> None:
+    config = config_of(random=0, latest=0, snapshots=0.5, checkpoints=0.5, epsilon=0.0, pool_size=2, active=4)
+    _, flats, board, game = filled(config_of(), 5)
+    for number in (3, 4):
+        checkpoint.write_aside({"weights": flats[number], "frames": 7}, tmp_path / f"{number}.pt")
+    config = replace(
+        config, opponents=replace(config.opponents, checkpoint_paths=[str(tmp_path / f"{n}.pt") for n in (3, 4)])
+    )
+    pool = open_pool(config, tmp_path / "run", flats[0].numel(), 1)
+    for number in range(3):
+        pool.add(flats[number], number + 1)
+    assert len(pool) == 2 and pool.frames.tolist() == [3, 2, 0, 0]
+    assert torch.equal(pool.weights, torch.stack([flats[2], flats[1], flats[3], flats[4]]))
+    assert pool.chances.tolist() == pytest.approx([0.5, 0.5, 0.5, 0.5])
+    opponents = PoolOpponents(config, game.spec, pool, board.reader(), 0, 12, [1])
+    game.reset(0)
+    opponents.draw(game, np.arange(12))
+    for kind, slots in ((SNAPSHOTS, {0, 1}), (CHECKPOINTS, {2, 3})):
+        members = np.unique(opponents.member[opponents.kind == kind])
+        assert set(opponents._slots[members].tolist()) == slots
+        for member in members:
+            assert torch.equal(opponents._members[member], pool.weights[opponents._slots[member]])
+    assert not opponents.own.any()
+    while not game.over.all():
+        game.step(opponents.act(game, np.arange(12)))
+    opponents.ended(game, np.arange(12), np.zeros(12, np.int64))
+    figures = pool.figures()
+    checkpoints = int((opponents.kind[:, 1] == CHECKPOINTS).sum())
+    assert 0 < checkpoints < 12
+    assert (figures["games_checkpoints"], figures["games_snapshots"]) == (checkpoints, 12 - checkpoints)
+
+
+def test_a_snapshot_that_another_one_replaced_is_not_taken_for_it() -> None:
+    config = config_of(random=0, latest=0, snapshots=1, pool_size=1, active=2)
+    pool, flats, board, game = filled(config, 1)
+    opponents = PoolOpponents(config, game.spec, pool, board.reader(), 0, 12, [1])
+    game.reset(0)
+    rows = np.arange(12)
+    opponents.draw(game, rows[:6])
+    opponents.draw(game, rows[6:])
+    assert set(opponents.member.ravel().tolist()) == {1} and torch.equal(opponents._members[1], flats[0])
+    pool.add(flats[1], 2_000)
+    opponents.draw(game, rows[6:])  # the others go on against the old one
+    assert set(opponents.member[6:].ravel().tolist()) == {2} and torch.equal(opponents._members[2], flats[1])
+    game.over[:], game.winner[:] = True, 0
+    opponents.ended(game, rows, np.zeros(12, np.int64))
+    assert pool.results[0, 3].tolist() == [6, 0, 0]  # of the new one alone
+
+
+def test_the_pool_begins_with_the_policy_that_the_user_names(
+    small_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    sections = {"env": GAME, "budget_frames": 600, "schedule": {"name": "sequential"}}
+    first = small_config("first", **sections)
+    train(first, [])
+    policy = Path(str(first.run_dir)) / "best" / "policy.pt"
+    opponents = {"random": 0.0, "latest": 0.0, "snapshots": 1.0, "start_from": str(policy)}
+    config = small_config("second", **sections, opponents=opponents)
+    train(config, [])
+    kept = checkpoint.load(Path(str(config.run_dir)) / "pool" / "snapshot_000000000000.pt")
+    assert torch.equal(kept["weights"], checkpoint.load(policy)["weights"])
+    rows = (Path(str(config.run_dir)) / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(rows[-1])
+    assert "games_latest" not in last and last["games_snapshots"] > 50
+
+
+@pytest.mark.parametrize("key", ["start_from", "checkpoint_paths"])
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "is no policy: there is no checkpoint"), (b"torn", "is no policy: checkpoint"),
+        ({"weights": torch.zeros(3)}, "has 3 weights where the agent's network has"),
+        ({"frames": 3}, "is no policy"),
+    ],
+)  # fmt: skip
+def test_a_policy_that_cannot_be_taken_is_refused(
+    key: str, content: Any, why: str, small_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    path = tmp_path / "policy.pt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        checkpoint.write_aside(content, path)
+    value = str(path) if key == "start_from" else [str(path)]
+    config = small_config(env=GAME, opponents={key: value, "checkpoints": 0.1})
+    with pytest.raises(ConfigError, match=f"opponents.{key}={path} {why}"):
+        train(config, [])
+
+
 def test_results_are_counted_by_opponent() -> None:
     config = config_of(random=1, latest=0, snapshots=0)
     pool, _, board, game = filled(config, 0)
@@ -153,8 +266,14 @@ def test_a_run_keeps_its_pool_and_names_a_torn_snapshot(small_config: Callable[.
     row = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     last = [r for r in row if "pool_size" in r][-1]
     assert last["pool_size"] == 4 and last["games_random"] > 50 and last["games_snapshots"] > 20
+    games = checkpoint.load(folder / "checkpoints" / "last_policy.pt")["run"]["pool"]["results"].sum().item()
     paths[1].write_bytes(b"torn")
+    paths[2].unlink()
     train(replace(config, resume=config.run_dir, budget_frames=3_400), [])
     log = (folder / "log.txt").read_text()
     assert f"warning: checkpoint {paths[1]} is torn" in log and "the other snapshots are used" in log
-    assert len(sorted((folder / "pool").glob("snapshot_*.pt"))) >= 3
+    assert f"warning: there is no checkpoint {paths[2]}" in log
+    left = sorted((folder / "pool").glob("snapshot_*.pt"))
+    assert 2 <= len(left) <= 3 and {paths[0].name, paths[3].name} <= {path.name for path in left}
+    kept = checkpoint.load(folder / "checkpoints" / "last_policy.pt")["run"]["pool"]["results"].sum().item()
+    assert kept > 0.5 * games  # those against the others

@@ -313,6 +313,8 @@ class System:
         for worker in self.workers:
             example = (worker if isinstance(worker, Agent) else worker.agents[0]).replay.example()
             (worker.learner if isinstance(worker, Agent) else worker.stack).prepare(example)
+        if self.pool is not None:
+            self.publish()  # the opponents need weights before the first step
         if config.schedule.name == "sequential":
             self.evaluator = LocalEvaluator(config, self.players(), self.run_dir, self.flat)
             self.rollouts = [_virtual_worker(plan, self.board) for plan in plans]
@@ -321,8 +323,6 @@ class System:
             self._start_evaluator()
             for learner in self.learners:
                 learner.start()
-        if self.pool is not None:
-            self.publish()  # the opponents need weights before the first step
         if config.schedule.name in ("async", "sync"):
             self.collectors = CollectorWorkers(config, plans, self.board, self._create, self.loggers)
             self.collectors.start()
