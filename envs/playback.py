@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 Seen = dict[str, NDArray[Any]]
 Rows = NDArray[np.int64]
-# "seen": its observation at each decision and at the end; "action" and "reward" (until the next one) of each decision
+# "seen": its observation at each decision and at the end; "action" and "reward" (until the next one) of each decision;
+# "cut": whether the game was truncated for it
 Record = dict[str, Any]
 
 
@@ -29,11 +30,12 @@ class Playback:
             end.
         showing: bool [N], whether what is shown is played back.
         over: bool [N], whether that is its end.
+        cut: bool [N], whether that end is one by truncation.
     """
 
     def __init__(self, num_games: int, num_players: int) -> None:
         self.given = np.full(num_games, -1)
-        self.showing, self.over = np.zeros(num_games, bool), np.zeros(num_games, bool)
+        self.showing, self.over, self.cut = (np.zeros(num_games, bool) for _ in range(3))
         self._at = np.zeros(num_games, np.int64)  # decision that is shown
         self._recorded = np.zeros((num_games, num_players), bool)  # seats that have decided
         self._due = np.zeros((num_games, num_players), np.float32)  # paid since their last decision
@@ -43,7 +45,7 @@ class Playback:
     def reset(self) -> None:
         """Forget everything."""
         self.given[:] = -1
-        self.showing[:] = self.over[:] = self._recorded[:] = False
+        self.showing[:] = self.over[:] = self.cut[:] = self._recorded[:] = False
         self._open.clear()
         self._closed = [[] for _ in self._closed]
 
@@ -52,7 +54,8 @@ class Playback:
         for i, key in enumerate(zip(rows.tolist(), seats.tolist(), strict=True)):
             record = self._open.get(key)
             if record is None:
-                record = self._open[key] = {"seen": {name: [] for name in seen}, "action": [], "reward": []}
+                names: dict[str, list[Any]] = {name: [] for name in seen}
+                record = self._open[key] = {"seen": names, "action": [], "reward": [], "cut": False}
             else:
                 record["reward"].append(self._due[key])
             for name, array in seen.items():
@@ -65,14 +68,23 @@ class Playback:
         if self._open:
             self._due[rows] += rewards
 
-    def ended(self, rows: Rows, observe: Callable[[Rows, Rows], Seen]) -> None:
-        """The games ``rows``, int64 [M], are over; ``observe(rows, seats)`` gives what seats see at the end."""
+    def ended(
+        self, rows: Rows, observe: Callable[[Rows, Rows], Seen], truncated: NDArray[np.bool_] | None = None
+    ) -> None:
+        """The games ``rows``, int64 [M], are over.
+
+        Args:
+            rows: which.
+            observe: ``observe(rows, seats)`` gives what seats see at the end.
+            truncated: of all games and seats, bool [N, P]; None: they have terminated.
+        """
         for seat in np.flatnonzero(self._recorded[rows].any(0)).tolist():  # a game is observed once at a time
             games = rows[self._recorded[rows, seat]]
             seen = observe(games, np.full(len(games), seat))
             for i, row in enumerate(games.tolist()):
                 record = self._open.pop((row, seat))
                 record["reward"].append(self._due[row, seat])
+                record["cut"] = truncated is not None and bool(truncated[row, seat])
                 for name, array in seen.items():
                     record["seen"][name].append(array[i].copy())
                 self._closed[row].append(record)
@@ -83,7 +95,7 @@ class Playback:
         for row in rows[self.showing[rows]].tolist():
             self._closed[row].pop(0)
         self.showing[rows] = [bool(self._closed[row]) for row in rows.tolist()]
-        self.over[rows], self._at[rows], self.given[rows] = False, 0, -1
+        self.over[rows], self.cut[rows], self._at[rows], self.given[rows] = False, False, 0, -1
         for row in rows[self.showing[rows]].tolist():
             self.given[row] = self._closed[row][0]["action"][0]
         return self.showing[rows]
@@ -94,6 +106,7 @@ class Playback:
             record, at = self._closed[row][0], int(self._at[row])
             reward[row] = record["reward"][at]
             over = self.over[row] = at + 1 == len(record["action"])
+            self.cut[row] = over and record["cut"]
             self.given[row] = -1 if over else record["action"][at + 1]
         self._at[rows] += 1
 
@@ -106,7 +119,7 @@ class Playback:
 
     def state(self) -> dict[str, Any]:
         """Where it stands, of tensors and plain values."""
-        arrays = ("given", "showing", "over", "_at", "_recorded", "_due")
+        arrays = ("given", "showing", "over", "cut", "_at", "_recorded", "_due")
         return {
             **{name: torch.from_numpy(getattr(self, name).copy()) for name in arrays},
             "open": [[row, seat, _packed(record)] for (row, seat), record in self._open.items()],
@@ -126,10 +139,10 @@ def _packed(record: Record) -> dict[str, Any]:
     seen = {name: torch.from_numpy(np.stack(arrays)) for name, arrays in record["seen"].items()}
     return {
         "seen": seen, "action": torch.tensor(np.array(record["action"], np.int64)),
-        "reward": torch.tensor(np.array(record["reward"], np.float32)),
+        "reward": torch.tensor(np.array(record["reward"], np.float32)), "cut": record["cut"],
     }  # fmt: skip
 
 
 def _unpacked(kept: dict[str, Any]) -> Record:
     seen = {name: list(tensor.numpy()) for name, tensor in kept["seen"].items()}
-    return {"seen": seen, "action": list(kept["action"].numpy()), "reward": list(kept["reward"].numpy())}
+    return {**kept, "seen": seen, "action": list(kept["action"].numpy()), "reward": list(kept["reward"].numpy())}

@@ -97,7 +97,7 @@ class SelfPlay:
         self._playback = Playback(n, game.num_players)
         self.given = [self._playback.given]
         self._episode = np.zeros(n, np.int64)
-        self._over, self._never = np.zeros(n, bool), np.zeros(n, bool)
+        self._over, self._terminated, self._cut = (np.zeros(n, bool) for _ in range(3))
         self._rows, self._actions = np.arange(n), np.zeros(n, np.int64)
 
     def reset(self, seed: int | None = None) -> list[Observation]:
@@ -128,13 +128,14 @@ class SelfPlay:
             self.game.reset_where(fresh)
             self._begin(anew)
         self._others_move(playing)
-        ended = np.flatnonzero(self.game.over & playing)
-        if len(ended):
-            self.opponents.ended(self.game, ended, self.seat[ended])
-            back.ended(ended, self.game.observe)
+        self._end(np.flatnonzero(self.game.over & playing))
         self._over[:] = np.where(back.showing, back.over, self.game.over)
         np.logical_not(self._over, out=self.present[0])
-        return [(self._observe(), reward, self._over, self._never)]
+        truncated = getattr(self.game, "truncated", None)  # bool [N, P] of games that may be cut off
+        own = False if truncated is None else self._over & truncated[self._rows, self.seat]
+        self._cut[:] = np.where(back.showing, back.cut, own)
+        np.logical_and(self._over, ~self._cut, out=self._terminated)
+        return [(self._observe(), reward, self._terminated, self._cut)]
 
     def state(self) -> dict[str, Any] | None:
         """Where it stands, its opponents left out; None where the game cannot tell."""
@@ -159,14 +160,24 @@ class SelfPlay:
         """There is nothing to close."""
 
     def _begin(self, rows: NDArray[np.int64]) -> None:
+        """Up to the agent's first decision in the games ``rows``; one that ends before it is followed by the next."""
+        while len(rows):
+            self.seat[rows] = (rows + self._episode[rows]) % self.game.num_players
+            self._episode[rows] += 1
+            self.opponents.draw(self.game, rows)
+            starting = np.zeros(self.num_envs, bool)
+            starting[rows] = True
+            self._others_move(starting, paid=False)
+            rows = rows[self.game.over[rows]]
+            if len(rows):
+                self._end(rows)
+                self.game.reset_where(starting & self.game.over)
+
+    def _end(self, rows: NDArray[np.int64]) -> None:
         if not len(rows):
             return
-        self.seat[rows] = (rows + self._episode[rows]) % self.game.num_players
-        self._episode[rows] += 1
-        self.opponents.draw(self.game, rows)
-        starting = np.zeros(self.num_envs, bool)
-        starting[rows] = True
-        self._others_move(starting, paid=False)
+        self.opponents.ended(self.game, rows, self.seat[rows])
+        self._playback.ended(rows, self.game.observe, getattr(self.game, "truncated", None))
 
     def _others_move(self, where: NDArray[np.bool_], paid: bool = True) -> None:
         game = self.game

@@ -191,3 +191,55 @@ def test_several_other_seats_are_played_back_one_after_another() -> None:
             assert total[row] == pytest.approx(paid[row, seat], abs=1e-3)
             total[row] = 0
             episode[row] += 1
+
+
+def test_a_game_that_is_cut_off_for_a_seat_is_truncated_for_it() -> None:
+    """A game that says so of one seat: its episode is truncated, be it the agent's own or played back."""
+    game = GAMES["tictactoe"](4)
+    game.truncated = np.zeros((4, 2), bool)  # type: ignore[attr-defined]
+    game.truncated[:, 1] = True  # type: ignore[attr-defined]
+    opponents = Opponents([random_player], np.ones(1), 3)
+    draw = opponents.draw
+
+    def drawn(game: Any, rows: np.ndarray) -> None:
+        draw(game, rows)
+        opponents.own[rows] = True
+
+    opponents.draw = drawn  # type: ignore[method-assign]
+    world, rng = SelfPlay(game, opponents), np.random.default_rng(0)
+    (seen,) = world.reset(1)
+    episode = np.zeros(4, np.int64)
+    while episode.min() < 8:
+        mask = seen["action_mask"]
+        ((seen, _, terminated, truncated),) = world.step([np.where(mask, rng.random(mask.shape), -1.0).argmax(1)])
+        for row in np.flatnonzero(terminated | truncated):
+            seat = world.seat[row] ^ (episode[row] % 2)
+            assert truncated[row] == (seat == 1) and terminated[row] == (seat == 0)
+            episode[row] += 1
+
+
+def test_a_game_that_ends_before_the_agent_is_asked_is_followed_by_the_next() -> None:
+    """Where the first move may end the game at once, the agent's next observation is of a game that it can play."""
+    game = GAMES["tictactoe"](6)
+    step = game.step
+
+    def at_once(action: np.ndarray, where: np.ndarray) -> None:
+        first = where & (game.length == 0) & (action < 4)
+        step(action, where=where)
+        game.over[first], game.winner[first], game.action_mask[first] = True, 0, True
+        game.to_move[first] = 0
+
+    game.step = at_once  # type: ignore[method-assign]
+    opponents, counted = Opponents([random_player], np.ones(1), 3), []
+    opponents.ended = lambda game, rows, seats: counted.extend(zip(rows, seats, strict=True))  # type: ignore
+    world, rng = SelfPlay(game, opponents), np.random.default_rng(0)
+    (seen,) = world.reset(1)
+    ends, before = 0, np.ones(6, bool)
+    for _ in range(100):
+        mask = seen["action_mask"]
+        ((seen, _, terminated, _),) = world.step([np.where(mask, rng.random(mask.shape), -1.0).argmax(1)])
+        assert before[terminated].all()  # a final observation is followed by one that is not
+        assert (game.to_move == world.seat)[~terminated].all()
+        ends += int(terminated.sum())
+        before = ~terminated
+    assert len(counted) > ends > 100  # those that the agent was not asked in are counted as games, too
