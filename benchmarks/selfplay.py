@@ -211,7 +211,7 @@ def main() -> None:
     names = ["speed", "sleeping", "tictactoe", "connect_four", "ludo"]
     arguments.add_argument("--only", nargs="*", choices=names, default=names)
     arguments.add_argument("--workers", type=int, default=46, help="of the games that sleep")
-    arguments.add_argument("--sleep-s", type=float, default=0.1, help="of each step of a worker's games")
+    arguments.add_argument("--sleep-s", type=float, default=0.2, help="of each step of a worker's games")
     arguments.add_argument("--keep", type=Path, help="runs that are here already are not trained again")
     args = arguments.parse_args()
     from benchmarks.machine import Meter
@@ -220,7 +220,7 @@ def main() -> None:
     if "speed" in args.only:
         rows += speed(args.seconds)
     if "sleeping" in args.only:
-        rows += sleeping(max(args.seconds, 60.0), args.workers, args.sleep_s)
+        rows += sleeping(max(args.seconds, 120.0), args.workers, args.sleep_s)
     for name, measure in (("tictactoe", tictactoe), ("connect_four", connect_four), ("ludo", ludo)):
         if name in args.only:
             rows += measure(args.keep)
