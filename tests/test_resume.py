@@ -116,7 +116,8 @@ def test_in_rounds_a_run_that_is_stopped_and_goes_on_ends_bit_identical(
     sections = {
         "env": ENVIRONMENTS[name], "algorithm": {**EVERYTHING, "hidden_sizes": [16]}, "budget_frames": 3_000,
         "schedule": {"name": schedule}, "logger": {"every_seconds": 0.01},
-        "evaluator": {"every_frames": 500, "num_envs": 2, "final_episodes": 2}, "opponents": OPPONENTS,
+        "evaluator": {"every_frames": 500, "num_envs": 2, "final_episodes": 2, "league_games": 0},
+        "opponents": OPPONENTS,
     }  # fmt: skip
     whole, cut = small_config("whole", **sections), small_config("cut", **sections)
     train(whole, ["whole"])
