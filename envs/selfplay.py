@@ -161,9 +161,10 @@ class SelfPlay:
 
     def _begin(self, rows: NDArray[np.int64]) -> None:
         """Up to the agent's first decision in the games ``rows``; one that ends before it is followed by the next."""
-        while len(rows):
+        if len(rows):
             self.seat[rows] = (rows + self._episode[rows]) % self.game.num_players
             self._episode[rows] += 1
+        while len(rows):
             self.opponents.draw(self.game, rows)
             starting = np.zeros(self.num_envs, bool)
             starting[rows] = True
