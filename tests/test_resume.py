@@ -98,7 +98,8 @@ def differences(first: Any, second: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "schedule"),
     [
-        *((name, "sequential") for name in ENVIRONMENTS),
+        *((name, "sequential") for name in ENVIRONMENTS if name != "dice"),
+        pytest.param("dice", "sequential", marks=pytest.mark.slow),  # long games
         ("counting", "sync"),
         ("grid", "sync"),
         ("game", "sync"),
