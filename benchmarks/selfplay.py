@@ -1,10 +1,12 @@
 """Self-play: speed of Ludo, and how strong the presets become.
 
-    python -m benchmarks.selfplay [--json FILE] [--only speed sleeping tictactoe connect_four ludo] [--keep FOLDER]
+    python -m benchmarks.selfplay [--json FILE] [--only speed sleeping tictactoe connect_four ludo leduc ten]
+        [--keep FOLDER]
 
 Speed is in finished games per minute against the public program's (../shared/seeds.md). Strength is measured exactly
-for tic-tac-toe, over all lines of its game tree, and by many games with seats balanced for the others. With games that
-sleep, many workers are set against one: nothing in the trainer makes them wait for one another.
+for tic-tac-toe, over all lines of its game tree, exactly for Leduc, by OpenSpiel, and by many games with seats balanced
+for the others (`benchmarks.others`). With games that sleep, many workers are set against one: nothing in the trainer
+makes them wait for one another.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import others
 from benchmarks.report import Row, parser, show
 
 PUBLIC_GAMES = {1: 5_200.0, 80: 105.0}  # games a minute of the public program by updates a game
@@ -186,6 +189,10 @@ def connect_four(keep: Path | None) -> list[Row]:
         rows.append(
             Row(f"self-play, connect four, score against the {name}", score("connect_four", act, player, 2_000), "")
         )
+    rows.append(
+        Row("self-play, connect four, score against OpenSpiel's MCTS of 50 simulations", others.against_mcts(act),
+            "", 0.6, detail=f"{others.MCTS_GAMES} games, seats balanced")
+    )  # fmt: skip
     return rows
 
 
@@ -206,9 +213,15 @@ def ludo(keep: Path | None) -> list[Row]:
     ]  # fmt: skip
 
 
+def leduc(keep: Path | None) -> list[Row]:
+    """Exploitability."""
+    return others.leduc(*trained("leduc_selfplay", keep))
+
+
 def main() -> None:
     arguments = parser("Self-play.", seconds=10.0)
-    names = ["speed", "sleeping", "tictactoe", "connect_four", "ludo"]
+    parts = {"tictactoe": tictactoe, "connect_four": connect_four, "ludo": ludo, "leduc": leduc, "ten": others.ten}
+    names = ["speed", "sleeping", *parts]
     arguments.add_argument("--only", nargs="*", choices=names, default=names)
     arguments.add_argument("--workers", type=int, default=46, help="of the games that sleep")
     arguments.add_argument("--sleep-s", type=float, default=0.2, help="of each step of a worker's games")
@@ -221,7 +234,7 @@ def main() -> None:
         rows += speed(args.seconds)
     if "sleeping" in args.only:
         rows += sleeping(max(args.seconds, 120.0), args.workers, args.sleep_s)
-    for name, measure in (("tictactoe", tictactoe), ("connect_four", connect_four), ("ludo", ludo)):
+    for name, measure in parts.items():
         if name in args.only:
             rows += measure(args.keep)
     show("Self-play", rows, args.json, meter.stop().note())

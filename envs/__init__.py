@@ -18,6 +18,7 @@ from typing import Any
 
 from envs import counting, envpool, grids, gymnasium, pettingzoo, selfplay
 from envs.gymnasium import make_single
+from envs.selfplay import against_opponents
 from envs.spec import EnvError, EnvSpec, Leaf
 from envs.world import Solo
 
@@ -27,6 +28,7 @@ __all__ = [
     "EnvError",
     "EnvSpec",
     "Leaf",
+    "against_opponents",
     "describe",
     "describe_world",
     "make",
@@ -46,6 +48,7 @@ WORLDS: dict[str, Callable[..., Any]] = {
     "grid": grids.make,
     "pettingzoo": pettingzoo.make,
     "game": selfplay.make,
+    "openspiel": selfplay.make,
 }
 
 _CHOICES = {
@@ -80,6 +83,8 @@ def make_world(env: Any, num_envs: int, render_mode: str | None = None) -> Any:
         EnvError: as `make`.
     """
     _check(env, num_envs)
+    if against_opponents(env):
+        return selfplay.make(env, num_envs, render_mode=render_mode)
     if env.backend in WORLDS:
         return WORLDS[env.backend](env, num_envs, render_mode=render_mode)
     return Solo(make(env, num_envs, render_mode=render_mode))

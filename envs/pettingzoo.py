@@ -2,7 +2,8 @@
 
 Ids are modules with a ``parallel_env``: ``mpe2/simple_spread_v3``, ``sisl/pursuit_v4`` (looked for in pettingzoo),
 ``magent2/environments/battle_v4``. Agents may die, join late and differ in spaces; ``possible_agents`` says who there
-may be. An agent without a legal action is given all of them: what it chooses has no effect.
+may be. An agent without a legal action is given all of them: what it chooses has no effect. Modules with an ``env``
+only are turn-based games, which `envs.games.turn_based` makes playable against opponents.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> PettingZooV
     Raises:
         EnvError: it cannot be made or not be trained on; one sentence says why and what to do.
     """
-    module = _module(env)
+    module = module_of(env)
     options = {**env.kwargs} if render_mode is None else {**env.kwargs, "render_mode": render_mode}
     try:
         made = [module.parallel_env(**options) for _ in range(num_envs)]
@@ -192,7 +193,21 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> PettingZooV
     return PettingZooVector(made, env.id, env.frame_stack, env.clip_rewards)
 
 
-def _module(env: Any) -> Any:
+def is_turn_based(env: Any) -> bool:
+    """Whether it is a turn-based environment: one that has no ``parallel_env``.
+
+    Raises:
+        EnvError: there is no such module.
+    """
+    return not hasattr(module_of(env), "parallel_env")
+
+
+def module_of(env: Any) -> Any:
+    """The module that an id names; ``env`` has the attributes of EnvConfig.
+
+    Raises:
+        EnvError: there is none, or none of PettingZoo's.
+    """
     path = env.id.replace("/", ".")
     for package in env.import_modules:
         importlib.import_module(package)
@@ -203,10 +218,10 @@ def _module(env: Any) -> Any:
         except ImportError as error:
             tried.append(f"{name}: {error}")
             continue
-        if not hasattr(module, "parallel_env"):
-            raise EnvError(f"{env.id}: {name} has no parallel_env; turn-based games come with self-play.")
+        if not any(hasattr(module, maker) for maker in ("parallel_env", "env", "raw_env")):
+            raise EnvError(f"{env.id}: {name} has neither parallel_env nor env, and so is no PettingZoo environment.")
         return module
     raise EnvError(
         f"{env.id}: there is no such module ({'; '.join(tried)}); install what holds it, as with `pip install -e "
-        "'.[agents]'`, and write its path, as mpe2/simple_spread_v3."
+        "'.[agents]'`, and write its path, as mpe2/simple_spread_v3 or classic/connect_four_v3."
     )

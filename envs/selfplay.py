@@ -18,11 +18,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from envs.games import GAMES
+from envs.games import GAMES, openspiel, turn_based
 from envs.games.players import PLAYERS, Player, random_player
+from envs.pettingzoo import is_turn_based
 from envs.playback import Playback
 from envs.spec import EnvError, EnvSpec
 from envs.world import AGENT, Observation, Step
+
+ATTEMPTS = 1_000  # games begun until one asks the agent
 
 # (game, rows int64 [M], which opponent each is int64 [M]) -> actions int64 [M]
 NetworkPlayers = Callable[[Any, NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]]
@@ -76,7 +79,7 @@ class SelfPlay:
     """``num_games`` games of one agent against `Opponents`; see `envs.world`.
 
     Args:
-        game: one of `envs.games.GAMES`, already made.
+        game: whatever has the interface of `envs.games`, already made.
         opponents: may be replaced before a reset.
 
     Attributes:
@@ -157,22 +160,27 @@ class SelfPlay:
         return self.game.render(0)
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Close the game, where there is something to close."""
+        if hasattr(self.game, "close"):
+            self.game.close()
 
     def _begin(self, rows: NDArray[np.int64]) -> None:
         """Up to the agent's first decision in the games ``rows``; one that ends before it is followed by the next."""
-        if len(rows):
-            self.seat[rows] = (rows + self._episode[rows]) % self.game.num_players
-            self._episode[rows] += 1
-        while len(rows):
+        if not len(rows):
+            return
+        self.seat[rows] = (rows + self._episode[rows]) % self.game.num_players
+        self._episode[rows] += 1
+        for _ in range(ATTEMPTS):
             self.opponents.draw(self.game, rows)
             starting = np.zeros(self.num_envs, bool)
             starting[rows] = True
             self._others_move(starting, paid=False)
             rows = rows[self.game.over[rows]]
-            if len(rows):
-                self._end(rows)
-                self.game.reset_where(starting & self.game.over)
+            if not len(rows):
+                return
+            self._end(rows)
+            self.game.reset_where(starting & self.game.over)
+        raise EnvError(f"{self.game.spec.id}: {ATTEMPTS} games had no decision for the agent; take another game.")
 
     def _end(self, rows: NDArray[np.int64]) -> None:
         if not len(rows):
@@ -207,13 +215,45 @@ class SelfPlay:
 
 
 def make(env: Any, num_envs: int, render_mode: str | None = None) -> SelfPlay:
-    """Backend ``game``: ``num_envs`` games against random players; ``env`` has the attributes of EnvConfig.
+    """``num_envs`` games against random players; ``env`` has the attributes of EnvConfig.
 
     Raises:
         EnvError: there is no such game, its settings are impossible, or a module of ``env.import_modules``, which may
             put games of its own into `GAMES`, cannot be imported.
     """
-    for module in env.import_modules:
+    if render_mode == "human":
+        raise EnvError(f"{env.id}: a game has no window; let it write a video instead.")
+    if env.frame_stack > 1:
+        raise EnvError(f"{env.id}: opponents see one frame at a time; set env.frame_stack=1.")
+    return SelfPlay(GAME_MAKERS[env.backend](env, num_envs, render_mode), Opponents([random_player], np.ones(1)))
+
+
+def against_opponents(env: Any) -> bool:
+    """Whether an environment is a game that one agent plays against opponents.
+
+    Raises:
+        EnvError: there is no such PettingZoo environment.
+    """
+    return env.backend in ("game", "openspiel") or (env.backend == "pettingzoo" and is_turn_based(env))
+
+
+def scripted(env: Any) -> Player:
+    """The scripted player of a game: the heuristic one, the perfect one, or OpenSpiel's tree search.
+
+    Raises:
+        EnvError: the game has none.
+    """
+    if env.backend == "openspiel":
+        return openspiel.scripted(env)
+    known = PLAYERS.get(env.id, {}) if env.backend == "game" else {}
+    players = [player for player in known.values() if player is not random_player]
+    if not players:
+        raise EnvError(f"{env.id}: there is no scripted player of this game; set opponents.scripted=0.")
+    return players[0]
+
+
+def _make_own(env: Any, num_games: int, render_mode: str | None = None) -> Any:
+    for module in env.import_modules:  # which may put games of their own into GAMES
         try:
             importlib.import_module(module)
         except ImportError as error:
@@ -225,22 +265,13 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> SelfPlay:
         near = difflib.get_close_matches(env.id, GAMES, n=1)
         hint = f"; did you mean {near[0]}?" if near else "."
         raise EnvError(f"{env.id}: env.backend=game has {', '.join(GAMES)}{hint}")
-    if render_mode == "human":
-        raise EnvError(f"{env.id}: a game has no window; let it write a video instead.")
     try:
-        game = GAMES[env.id](num_envs, **env.kwargs)
+        return GAMES[env.id](num_games, **env.kwargs)
     except TypeError as error:
         raise EnvError(f"{env.id}: env.kwargs={env.kwargs} cannot be: {error}") from error
-    return SelfPlay(game, Opponents([random_player], np.ones(1)))
 
 
-def scripted(env_id: str) -> Player:
-    """The scripted player of a game: the heuristic one, or the perfect one.
-
-    Raises:
-        EnvError: the game has none.
-    """
-    players = [player for player in PLAYERS.get(env_id, {}).values() if player is not random_player]
-    if not players:
-        raise EnvError(f"{env_id}: there is no scripted player of this game; set opponents.scripted=0.")
-    return players[0]
+# How a backend makes games of the interface of `envs.games`: ``maker(env, num_games, render_mode) -> game``.
+GAME_MAKERS: dict[str, Callable[..., Any]] = {
+    "game": _make_own, "openspiel": openspiel.make_game, "pettingzoo": turn_based.make_game,
+}  # fmt: skip

@@ -81,6 +81,20 @@ def test_all_opponents_act_in_one_pass_as_each_would_alone() -> None:
         assert int(values.argmax()) == actions[row]
 
 
+def test_all_snapshots_are_met_however_many_games_are_played_at_a_time() -> None:
+    config = config_of(random=0, latest=0, snapshots=1, active=2, pool_size=6)
+    pool, flats, board, game = filled(config, 6)
+    world = SelfPlay(game, PoolOpponents(config, game.spec, pool, board.reader(), 0, 12, [1]))
+    opponents, met = world.opponents, np.zeros(6, np.int64)
+    (seen,) = world.reset(0)
+    for _ in range(2_000):
+        for member in np.unique(opponents.member[opponents.kind == SNAPSHOTS]):
+            assert torch.equal(opponents._members[member], flats[opponents._slots[member]])
+        met[np.unique(opponents._slots[opponents.member])] += 1
+        ((seen, *_),) = world.step([seen["action_mask"].argmax(1)])
+    assert (met > 300).all()  # of 667, were they met by turns
+
+
 def test_pool_is_shared_and_the_oldest_makes_room() -> None:
     config = config_of(pool_size=3, active=2)
     pool, flats, _, _ = filled(config, 5)

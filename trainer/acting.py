@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from envs import EnvSpec
 from trainer.boards import ordered_tensors
 from trainer.config import CollectorConfig
+from trainer.networks import let_stack
 from trainer.scripting import script
 
 Observation = dict[str, np.ndarray]
@@ -117,6 +118,7 @@ def stacked_policy(
         seeds: of each one's noise; None: mean weights act.
     """
     network, count = networks[0], len(networks)
+    let_stack(network)
     noise_size = 0 if seeds is None else getattr(network, "noise_size", 0)
     for one in networks:
         one.train(noise_size > 0)

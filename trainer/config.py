@@ -17,6 +17,7 @@ from typing import Any, cast
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 
 
+GAME_BACKENDS = ("game", "openspiel")  # turn-based games, besides those of PettingZoo
 GAMES_PER_ROUND = 4  # of a worker, where the schedule has rounds
 SEEDS_PER_RUN = 1_000_000  # environment seeds: run seed * this + stream
 
@@ -35,7 +36,9 @@ class EnvConfig:
     """Which environment is trained on, and how it is wrapped."""
 
     id: str = "CartPole-v1"
-    backend: str = one_of("gymnasium", "envpool", "counting", "counting_agents", "grid", "pettingzoo", "game")
+    backend: str = one_of(
+        "gymnasium", "envpool", "counting", "counting_agents", "grid", "pettingzoo", "game", "openspiel"
+    )  # fmt: skip
     kwargs: dict[str, Any] = field(default_factory=dict)  # handed to the environment's constructor
     import_modules: list[str] = field(default_factory=list)  # packages that register the id when imported
     preprocessing: str = one_of("none", "atari")
@@ -170,7 +173,7 @@ class AgentsConfig:
 
 @dataclass(frozen=True)
 class OpponentsConfig:
-    """Whom an agent plays games against (env.backend=game): how often each kind is drawn for a seat and an episode."""
+    """Whom an agent plays turn-based games against: how often each kind is drawn for a seat and an episode."""
 
     random: float = 0.2
     scripted: float = 0.0  # the game's heuristic or perfect player, where there is one
@@ -322,7 +325,7 @@ def resolve(config: Config, cores: int | None = None) -> Config:
     step = max(1, cast(int, collector.num_workers) * collector.envs_per_worker)  # frames of one step of all workers
     if schedule.tolerance_frames is None:
         schedule = replace(schedule, tolerance_frames=max(512, 2 * step))
-    if config.env.backend == "game" and schedule.name in ("sync", "sequential"):
+    if config.env.backend in GAME_BACKENDS and schedule.name in ("sync", "sequential"):
         schedule = _rounds_of_games(schedule, cast(int, collector.num_workers))
     if schedule.frames_per_round is None and schedule.name == "shared_gradient":
         schedule = replace(schedule, frames_per_round=step)

@@ -116,7 +116,7 @@ def fixed_players(config: Config) -> tuple[list[Entry], list[Player]]:
     """Random play, and the scripted player where the game has one."""
     entries, functions = [Entry("random", "random")], [random_player]
     try:
-        functions.append(scripted(config.env.id))
+        functions.append(scripted(config.env))
     except EnvError:  # which is how it says that there is none
         return entries, functions
     return [*entries, Entry("scripted", "scripted")], functions

@@ -77,6 +77,13 @@ class _Image(nn.Module):
         return self.convolutions(x).flatten(1)
 
 
+def let_stack(network: nn.Module) -> None:
+    """Have convolutions take what they see as it lies: under vmap there is no other memory format."""
+    for part in network.modules():
+        if isinstance(part, _Image):
+            part.format = torch.contiguous_format
+
+
 def _nature(channels: int) -> nn.Sequential:
     """Mnih et al. 2015, Methods: three convolutions for 84 x 84 frames."""
     return nn.Sequential(

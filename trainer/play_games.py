@@ -114,7 +114,7 @@ def opponent_of(named: str, config: Config, game: Any) -> Player:
         ConfigError, CheckpointError, EnvError: there is nobody of this name, or whoever it is plays another game.
     """
     known = {"human": lambda: human(config.env.id, game), "random": lambda: random_player}
-    known["scripted"] = lambda: scripted(config.env.id)
+    known["scripted"] = lambda: scripted(config.env)
     if named in known:
         return known[named]()
     path = Path(named)

@@ -28,7 +28,7 @@ from trainer.metrics import wilson
 RANDOM, SCRIPTED, LATEST, SNAPSHOTS, CHECKPOINTS = range(5)
 KINDS = ("random", "scripted", "latest", "snapshots", "checkpoints")
 WIN, DRAW, LOSS = range(3)
-_STATE = ("kind", "member", "own", "_slots", "_versions")
+_STATE = ("kind", "member", "own", "_slots", "_versions", "_loaded", "_leaving")
 PRIOR = 1.0  # games against a snapshot that count as half won before there are any
 
 
@@ -272,7 +272,7 @@ class PoolOpponents:
         self._seed, self._rng = seed, np.random.default_rng(seed)
         self._players: list[Player | None] = [random_player, None]
         if config.opponents.scripted or config.opponents.scripted_end:
-            self._players[SCRIPTED] = scripted(config.env.id)
+            self._players[SCRIPTED] = scripted(config.env)
         count = config.opponents.active + 1
         algorithm = ALGORITHMS[config.algorithm.name]
         with torch.random.fork_rng(devices=[]):
@@ -280,6 +280,8 @@ class PoolOpponents:
         self._members = torch.zeros(count, pool.weights.shape[1])  # first the newest weights
         self._slots = np.full(count, -1)  # of the pool, that each member holds
         self._versions = np.zeros(count, np.int64)  # of it: the slot may hold another snapshot by now
+        self._loaded = np.zeros(count, np.int64)  # when it was given it: 1, 2, ...
+        self._leaving = np.zeros(1, np.int64)  # a member that no new game is given, to make room; 0: none
         self._seen = [np.zeros((count, num_games, *leaf.shape), leaf.dtype) for leaf in spec.leaves]
         self._mask = np.ones((count, num_games, spec.num_actions), bool)
         self._policy: Policy = stacked_policy(
@@ -313,20 +315,30 @@ class PoolOpponents:
         first, last = (0, pool.size) if kind == SNAPSHOTS else (pool.size, len(pool.version))
         slot = first + int(self._rng.choice(last - first, p=shares(pool.chances[first:last])))
         held = np.flatnonzero((self._slots == slot) & (self._versions == pool.version[slot]))
-        if len(held):
+        if len(held) and held[0] != self._leaving[0]:
             return int(held[0])
         used = set(self.member[self.kind >= SNAPSHOTS].tolist())
         free = [member for member in range(1, len(self._slots)) if member not in used]
-        if not free:
-            return self._another(first, last)
+        if not free or len(held):
+            return self._instead(first, last)
         self._versions[free[0]] = pool.copy(slot, self._members[free[0]])
-        self._slots[free[0]] = slot
+        self._slots[free[0]], self._loaded[free[0]] = slot, self._loaded.max() + 1
+        if free[0] == self._leaving[0]:
+            self._leaving[0] = 0
         return free[0]
 
-    def _another(self, first: int, last: int) -> int:
-        """A member in use, of the same kind where there is one."""
-        alike = 1 + np.flatnonzero((self._slots[1:] >= first) & (self._slots[1:] < last))
-        return int(self._rng.choice(alike if len(alike) else np.arange(1, len(self._slots))))
+    def _instead(self, first: int, last: int) -> int:
+        """Any member but the one that is held longest, which makes room once its games are over.
+
+        With many games at a time all members would be in use for ever, and no other snapshot would be met. One of the
+        slots ``first`` .. ``last`` - 1 is taken where there is one.
+        """
+        members = np.arange(1, len(self._slots))
+        if not self._leaving[0]:
+            self._leaving[0] = members[self._loaded[1:].argmin()]
+        staying = members[members != self._leaving[0]]
+        alike = staying[(self._slots[staying] >= first) & (self._slots[staying] < last)]
+        return int(self._rng.choice(alike if len(alike) else staying if len(staying) else members))
 
     def state_dict(self) -> dict[str, Any]:
         """Who sits where, and the members, which may be gone from the pool."""
@@ -400,5 +412,5 @@ def shares(chances: np.ndarray) -> np.ndarray:
 
 def opponents_of_evaluation(config: Config) -> Opponents:
     """Whom evaluations are played against: never the pool, so that their returns can be compared."""
-    player = random_player if config.opponents.evaluate_against == "random" else scripted(config.env.id)
+    player = random_player if config.opponents.evaluate_against == "random" else scripted(config.env)
     return Opponents([player], np.ones(1), config.seed)

@@ -458,7 +458,7 @@ def build(
     for worker in workers:
         learning.follow(trace, worker)
     pool = None
-    if config.env.backend == "game":
+    if envs.against_opponents(config.env):
         pool = open_pool(config, run_dir, plans[0].weights.numel, plans[0].streams.num_workers)
     return System(
         config, run_dir, plans, device, board, telemetry, loggers, stop, agents, workers, learners, pool=pool,

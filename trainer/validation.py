@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from trainer.config import Config, ConfigError, config_keys, group_options, nearest, resolve
+from trainer.config import GAME_BACKENDS, Config, ConfigError, config_keys, group_options, nearest, resolve
 
 # Which numbers each key takes; a test sees to it that every number of `Config` stands here once.
 _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
@@ -143,8 +143,11 @@ def _check_schedule(config: Config) -> None:
                 f"({step_text}): set schedule.tolerance_frames={step} or more"
             )
         return
-    if schedule.name == "shared_gradient" and config.env.backend == "game":
-        raise ConfigError("schedule=shared_gradient has no pool of opponents for env.backend=game: use schedule=async")
+    if schedule.name == "shared_gradient" and _against_opponents(config):
+        raise ConfigError(
+            f"schedule=shared_gradient has no pool of opponents for {config.env.id}, a turn-based game: use "
+            "schedule=async"
+        )
     if schedule.name == "shared_gradient" and schedule.applier == "local" and config.learner.device.startswith("cuda"):
         raise ConfigError(
             f"schedule.applier=local applies gradients on the CPU, not on learner.device={config.learner.device}: set "
@@ -168,13 +171,11 @@ def _check_schedule(config: Config) -> None:
 
 
 def _check_opponents(config: Config) -> None:
-    if config.env.backend != "game":
-        return
     section, kinds = config.opponents, ("random", "scripted", "latest", "snapshots", "checkpoints")
     first = {kind: getattr(section, kind) for kind in kinds}
     last = {kind: first[kind] if (end := getattr(section, f"{kind}_end")) is None else end for kind in kinds}
     for weights, when, key in ((first, "", ""), (last, " at the end", "_end")):
-        if not any(weights.values()):
+        if not any(weights.values()) and _against_opponents(config):
             keys = ", ".join(f"opponents.{kind}{key}" for kind in kinds)
             raise ConfigError(f"nobody is played against{when}: set one of {keys}")
     if (first["checkpoints"] or last["checkpoints"]) and not section.checkpoint_paths:
@@ -182,6 +183,16 @@ def _check_opponents(config: Config) -> None:
             f"opponents.checkpoints={section.checkpoints:g} has no policies to play against: name them, as "
             "opponents.checkpoint_paths=[RUN/best/policy.pt]"
         )
+
+
+def _against_opponents(config: Config) -> bool:
+    # Asked only where much is wrong already: PettingZoo's ids have to be imported to know.
+    from envs import EnvError, against_opponents
+
+    try:
+        return against_opponents(config.env)
+    except EnvError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _check_algorithm(config: Config) -> None:
@@ -207,7 +218,7 @@ def _warnings(config: Config, cores: int) -> list[str]:
         for key in ("episodes_per_round", "updates_per_round"):
             if getattr(config.schedule, key) is not None:
                 found.append(f"schedule.{key} does nothing with schedule=async: it belongs to sync and sequential")
-    if config.env.backend == "game":
+    if config.env.backend in GAME_BACKENDS:
         section = config.opponents
         for key, kind in (("checkpoint_paths", "checkpoints"), ("start_from", "snapshots")):
             if getattr(section, key) and not (getattr(section, kind) or getattr(section, f"{kind}_end")):

@@ -1,5 +1,7 @@
 """Turn-based board games, many at a time in NumPy: `GAMES` lists them, `envs.games.players` plays them.
 
+`envs.games.openspiel` and `envs.games.turn_based` give games that others wrote the same interface.
+
     game = GAMES["ludo"](num_games=64, num_players=2)
     game.reset(seed)
     while not game.over.all():
@@ -22,6 +24,8 @@ What every game has, N being ``num_games`` and P ``num_players``; every array is
     Decisions in the running game.
 ``spec``
     An `EnvSpec`: what `observe` shows.
+``truncated`` bool [N, P], where a game can be cut off
+    Whether a game that is over was cut off for a seat: it has ended, but not by its rules.
 ``reset(seed=None)``
     Starts every game anew. Game i of a batch reset with ``seed`` is, dice included, the single game reset with
     ``seed + i``. Without a seed every game goes on to its next dice.
@@ -43,6 +47,7 @@ What every game has, N being ``num_games`` and P ``num_players``; every array is
     Of some games: an action of the one to move in words, where its number says little.
 ``state()``, ``set_state(state)``
     Where all games stand, as tensors and plain values, for another object of the same making.
+``close()``, where there is something to close
 
 Observations are computed when they are asked for, as a player that does not look need not pay for them.
 `envs.games.aec` makes PettingZoo environments of the games.

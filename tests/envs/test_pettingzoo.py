@@ -167,7 +167,5 @@ def test_what_cannot_be_trained_on_is_refused_in_one_sentence(config: Callable[.
         envs.make_world(config("sisl/multiwalker_v9", backend="pettingzoo"), 1)
     with pytest.raises(envs.EnvError, match="there is no such module"):
         envs.make_world(config("mpe2/simple_spraed_v3", backend="pettingzoo"), 1)
-    with pytest.raises(envs.EnvError, match="turn-based games come with self-play"):
-        envs.make_world(config("classic/tictactoe_v3", backend="pettingzoo"), 1)
     with pytest.raises(envs.EnvError, match="did you mean treasurehunt"):
         envs.make_world(config("treasurehunts", backend="grid"), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -88,12 +89,12 @@ def test_nobody_beats_the_perfect_player_and_draws_end_without_a_winner() -> Non
     assert max(returns) == 0.0 and min(returns) == -1.0
 
 
-def test_scripted_players_are_the_strong_ones() -> None:
-    names = {name: scripted(name).__name__ for name in GAMES}
+def test_scripted_players_are_the_strong_ones(config: Callable[..., Any]) -> None:
+    names = {name: scripted(config(name, backend="game")).__name__ for name in GAMES}
     assert names == {
         "ludo": "ludo_heuristic", "tictactoe": "tictactoe_perfect", "connect_four": "connect_four_heuristic"
     }  # fmt: skip
-    made = world("ludo", 64, scripted("ludo"), num_players=2)
+    made = world("ludo", 64, scripted(config("ludo", backend="game")), num_players=2)
     (seen,) = made.reset(5)
     rng, won = np.random.default_rng(0), []
     for _ in range(300):

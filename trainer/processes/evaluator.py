@@ -275,7 +275,7 @@ class Judge:
 def world_of(config: Config, num_envs: int, render_mode: str | None = None) -> Any:
     """The environments of an evaluation; a game's opponents are `opponents.evaluate_against`."""
     world = envs.make_world(config.env, num_envs, render_mode=render_mode)
-    if config.env.backend == "game":
+    if envs.against_opponents(config.env):
         world.opponents = opponents_of_evaluation(config)
     return world
 

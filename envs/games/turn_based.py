@@ -1,0 +1,247 @@
+"""Turn-based PettingZoo environments (AEC), a batch of them, behind the interface of `envs.games`.
+
+Any environment whose agents have the same spaces. Rewards are summed for every agent after every step, so that a
+loser's last one is not lost. An agent that ends before the others never moves again; its episode ends with the game.
+``winner`` is the seat with the largest return, if there is only one. The observation's arrays are those of
+`envs.spaces`, and ``observation.seat`` bool [P], the seat one-hot, as one network plays every seat.
+
+Every start is seeded, by ``seed + i`` first and then by numbers drawn from it: an episode follows from its seed and its
+actions, and so can be played again elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.games.rows import Rows, chosen, look, require, to_advance
+from envs.pettingzoo import module_of
+from envs.spaces import action_count, allocate, fault_of, fields_of, mask_field, row_writer
+from envs.spec import EnvError, EnvSpec, Leaf
+
+SEAT = "observation.seat"
+
+
+class TurnBasedGames:
+    """``num_games`` AEC environments; the arrays and methods are those of `envs.games`.
+
+    Attributes:
+        truncated: bool [N, P], of games that are over: whether it was cut off for a seat, as by a limit of moves.
+    """
+
+    def __init__(self, envs: list[Any], env_id: str) -> None:
+        """Takes them over, as they are after ``reset(0)``.
+
+        Args:
+            envs: environments of the same making.
+            env_id: for messages.
+
+        Raises:
+            EnvError: they cannot be played by one network.
+        """
+        self.envs, self._id, n = envs, env_id, len(envs)
+        envs[0].reset(seed=0)  # some know their spaces only then
+        self.agents = list(envs[0].possible_agents)
+        p = len(self.agents)
+        require(p >= 2, f"{env_id}: it is for one player, and self-play takes two or more.")
+        self._seats = {name: seat for seat, name in enumerate(self.agents)}
+        space, actions = (getattr(envs[0], name)(self.agents[0]) for name in ("observation_space", "action_space"))
+        for name in self.agents[1:]:
+            same = envs[0].observation_space(name) == space and envs[0].action_space(name) == actions
+            require(same, f"{env_id}: {self.agents[0]} and {name} differ in spaces, and one network is to play both.")
+        self.num_games, self.num_players = n, p
+        self.num_actions, self._start = action_count(actions, env_id)
+        self._fields = fields_of(space, 1, env_id)
+        mask = mask_field(space, self.num_actions, env_id)
+        self._mask_of = "observation" if mask is not None else "info"
+        leaves = (*(field.leaf for field in self._fields), Leaf(SEAT, (p,), "bool", "binary"))
+        self.spec = EnvSpec(env_id, leaves, self.num_actions, has_mask=True)
+        self.to_move = np.zeros(n, np.int64)
+        self.action_mask = np.ones((n, self.num_actions), bool)
+        self.rewards = np.zeros((n, p), np.float32)
+        self.over = np.zeros(n, bool)
+        self.winner = np.full(n, -1)
+        self.length = np.zeros(n, np.int64)
+        self.truncated = np.zeros((n, p), bool)
+        self._returns = np.zeros((n, p))
+        self._shown: list[Any] = [None] * n  # to who is to move
+        self._last: list[dict[int, Any]] = [{} for _ in envs]  # what those saw who are gone
+        self._seeds, self._actions = [0] * n, [[] for _ in envs]  # type: list[int], list[list[int]]
+        self._every = np.arange(n)
+        self._seen = {**allocate(self._fields, n), SEAT: np.zeros((n, p), bool)}
+        self._seen["action_mask"] = np.ones((n, self.num_actions), bool)
+        self.reset(0)
+
+    def reset(self, seed: int | None = None) -> None:
+        """Starts every environment anew, i with ``seed + i``.
+
+        Raises:
+            EnvError: one failed; it says which.
+        """
+        self.rewards[:] = 0
+        if seed is not None:
+            self._generators = [np.random.default_rng(seed + i) for i in range(self.num_games)]
+        for i in range(self.num_games):
+            self._begin(i, int(self._generators[i].integers(2**31)) if seed is None else seed + i)
+
+    def reset_where(self, mask: NDArray[np.bool_]) -> None:
+        """Starts the environments of a bool mask [N]."""
+        self.rewards[:] = 0
+        for i in np.flatnonzero(mask).tolist():
+            self._begin(i, int(self._generators[i].integers(2**31)))
+
+    def step(self, action: NDArray[np.int64], where: NDArray[np.bool_] | None = None) -> None:
+        """Advances games by one decision; `envs.games` has the details.
+
+        Raises:
+            EnvError: an action is illegal, or an environment failed.
+        """
+        rows = to_advance(self._every, self.over, where)
+        actions = chosen(self._id, action, self.action_mask, rows)
+        self.rewards[:] = 0
+        for i, own in zip(rows.tolist(), actions.tolist(), strict=True):
+            self._play(i, own)
+
+    def observe(self, rows: Rows | None = None, seats: NDArray[np.int64] | None = None) -> dict[str, NDArray[Any]]:
+        """What seats see; `envs.games` has the details.
+
+        Raises:
+            EnvError: an environment showed something else than its space.
+        """
+        rows, seats, deciding, seen = look(self, self._every, self._seen, rows, seats)
+        shown = [
+            self._shown[i] if now else self._view(i, seat)
+            for i, seat, now in zip(rows.tolist(), seats.tolist(), deciding.tolist(), strict=True)
+        ]
+        seen[SEAT][:] = seats[:, None] == np.arange(self.num_players)
+        if not len(rows):
+            return seen
+        try:
+            for field in self._fields:
+                row_writer(field, seen[field.leaf.name])(shown)
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            faults = [(i, fault_of(self._fields, one)) for i, one in zip(rows.tolist(), shown, strict=True)]
+            i, fault = next(((i, f) for i, f in faults if f is not None), (int(rows[0]), str(error)))
+            raise self._failure(i, ValueError(fault)) from error
+        return seen
+
+    def render(self, index: int = 0) -> Any:
+        """The picture of one game, in the render mode that it was made with."""
+        return self.envs[index].render()
+
+    def close(self) -> None:
+        """Close all."""
+        for env in self.envs:
+            env.close()
+
+    def state(self) -> dict[str, Any]:
+        """Where all games stand: how the running ones began, and their actions."""
+        return {
+            "seeds": list(self._seeds),
+            "actions": [list(actions) for actions in self._actions],
+            "generators": [generator.bit_generator.state for generator in self._generators],
+            "masks": self.action_mask.tolist(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Play up to where another one stood.
+
+        Raises:
+            EnvError: an environment failed.
+            ValueError: it led somewhere else: the environment is not fully seeded.
+        """
+        for i, (seed, actions) in enumerate(zip(state["seeds"], state["actions"], strict=True)):
+            self._begin(i, seed)
+            for action in actions:
+                self._play(i, action)
+            self._generators[i].bit_generator.state = state["generators"][i]
+            if self.action_mask[i].tolist() != state["masks"][i]:
+                raise ValueError(f"{self._id} allowed other actions when its episodes were played again")
+        self.rewards[:] = 0
+
+    def _begin(self, i: int, seed: int) -> None:
+        self._seeds[i], self._actions[i], self._last[i] = seed, [], {}
+        self.length[i], self.winner[i], self.over[i] = 0, -1, False
+        self.truncated[i], self._returns[i] = False, 0
+        try:
+            self.envs[i].reset(seed=seed)
+            self._arrive(i)
+        except Exception as error:
+            raise self._failure(i, error) from error
+
+    def _play(self, i: int, action: int) -> None:
+        env = self.envs[i]
+        self._actions[i].append(action)
+        self.length[i] += 1
+        try:
+            env.step(action + self._start)
+            for name, reward in env.rewards.items():
+                self.rewards[i, self._seats[name]] = reward
+            if not np.isfinite(self.rewards[i]).all():
+                raise ValueError(f"its rewards are {env.rewards}, which are no finite numbers")
+            self._returns[i] += self.rewards[i]
+            self._arrive(i)
+        except Exception as error:
+            raise self._failure(i, error) from error
+
+    def _arrive(self, i: int) -> None:
+        """Take leave of agents that are gone, and write down who is to move and may do what."""
+        env = self.envs[i]
+        ended = self._ended(i)
+        while len(ended) < len(env.agents) and env.agent_selection in ended:
+            name = env.agent_selection
+            self._last[i][self._seats[name]] = env.observe(name)
+            env.step(None)  # what PettingZoo asks for: it takes the agent out
+            ended = self._ended(i)
+        if len(ended) < len(env.agents):
+            name = env.agent_selection
+            self.to_move[i], self._shown[i] = self._seats[name], env.observe(name)
+            mask = self._shown[i] if self._mask_of == "observation" else env.infos[name]
+            self.action_mask[i] = mask.get("action_mask", True)
+            if not self.action_mask[i].any():
+                self.action_mask[i] = True  # whatever it does has no effect
+            return
+        self.over[i], self.action_mask[i] = True, True
+        best = np.flatnonzero(self._returns[i] == self._returns[i].max())
+        self.winner[i] = best[0] if len(best) == 1 else -1
+
+    def _ended(self, i: int) -> set[str]:
+        """Agents that have ended and were not yet taken out."""
+        env = self.envs[i]
+        ended = {name for name in env.agents if env.terminations[name] or env.truncations[name]}
+        for name in ended:
+            self.truncated[i, self._seats[name]] = not env.terminations[name]
+        return ended
+
+    def _view(self, i: int, seat: int) -> Any:
+        if seat in self._last[i]:
+            return self._last[i][seat]
+        try:
+            return self.envs[i].observe(self.agents[seat])
+        except Exception as error:
+            raise self._failure(i, error) from error
+
+    def _failure(self, i: int, error: Exception) -> EnvError:
+        return EnvError(
+            f"{self._id}: environment {i} (seed {self._seeds[i]}) failed after {self.length[i]} moves: "
+            f"{type(error).__name__}: {error}"
+        )
+
+
+def make_game(env: Any, num_games: int, render_mode: str | None = None) -> TurnBasedGames:
+    """Backend ``pettingzoo``, a turn-based environment; ``env`` has the attributes of EnvConfig.
+
+    Raises:
+        EnvError: it cannot be made or not be played; one sentence says why and what to do.
+    """
+    module = module_of(env)
+    options = {**env.kwargs} if render_mode is None else {**env.kwargs, "render_mode": render_mode}
+    try:
+        make = module.env if hasattr(module, "env") else module.raw_env
+        made = [make(**options) for _ in range(num_games)]
+    except Exception as error:
+        text = " ".join(str(error).split())
+        raise EnvError(f"{env.id}: it could not be made with env.kwargs={env.kwargs}: {text}") from error
+    return TurnBasedGames(made, env.id)
