@@ -60,7 +60,13 @@ def ten(keep: Path | None) -> list[Row]:
         score, error = (1 + mean) / 2, 1.96 * spread / 2 / math.sqrt(found["episodes"])
         detail = f"score {score:.3f} in {found['episodes']:,} games, seats going round; trained {minutes:.1f} min"
         rows.append(
-            Row(f"self-play, {backend} {env_id}, at least against random", score - error, "", 0.5, detail=detail)
+            Row(
+                f"self-play, {backend} {env_id}, score against random, lower 95 % bound",
+                score - error,
+                "",
+                0.5,
+                detail=detail,
+            )
         )
     return rows
 
