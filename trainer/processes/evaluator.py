@@ -253,7 +253,7 @@ class Judge:
         played = evaluate(self._players, self._world, self._config.evaluator.episodes, seed)
         joint = [list(chain.from_iterable(getattr(own, part) for own in played)) for part in PARTS]
         mean = float(np.mean(joint[0]))
-        best, problem = mean > self._best, ""
+        best, problem = mean >= self._best, ""  # of equally good ones the newest, which has learned longest
         if best:
             self._best = mean
             try:
