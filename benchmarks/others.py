@@ -71,17 +71,18 @@ def ten(keep: Path | None) -> list[Row]:
     return rows
 
 
-def against_mcts(act: Callable[[Any, np.ndarray], np.ndarray], games: int = MCTS_GAMES) -> float:
+def against_mcts(act: Callable[[Any, np.ndarray], np.ndarray], games: int = MCTS_GAMES, **kwargs: Any) -> float:
     """Score in connect four against OpenSpiel's tree search, seats balanced.
 
     Args:
         act: ``(game, rows) -> actions``, of our game.
         games: how many are played; the search follows each in OpenSpiel's own game.
+        kwargs: of our game.
     """
     from envs.games import GAMES
     from envs.games.openspiel import OpenSpielGames, mcts_player
 
-    ours, theirs = GAMES["connect_four"](games), OpenSpielGames(games, "connect_four")
+    ours, theirs = GAMES["connect_four"](games, **kwargs), OpenSpielGames(games, "connect_four")
     seats, rng, actions = np.arange(games) % 2, np.random.default_rng(5), np.zeros(games, np.int64)
     ours.reset(0)
     while not ours.over.all():

@@ -40,7 +40,8 @@ def speed(seconds: float) -> list[Row]:
     for updates, bar in BARS.items():
         config = parts.config(
             "preset=ludo_selfplay", "learner.batch_size=64", f"schedule.episodes_per_update={1 / updates}",
-            "learner.warmup_frames=2_000", "env.kwargs.encoding=handcrafted", parts.BUDGET,
+            "algorithm.hidden_sizes=[256,256]", "learner.warmup_frames=2_000", "env.kwargs.encoding=handcrafted",
+            parts.BUDGET,
         )  # fmt: skip
         with parts.opened(config) as system:
             from trainer.schedules import run_async
@@ -99,6 +100,13 @@ def trained(preset: str, keep: Path | None, *words: str) -> tuple[Path, float]:
         command = [sys.executable, "-m", "trainer.run", f"preset={preset}", f"run_dir={folder}", "logger.terminal=none"]
         subprocess.run([*command, "resume=auto", *words], check=True, stdout=subprocess.DEVNULL)
     return folder, json.loads((folder / "summary.json").read_text())["wall_s"] / 60
+
+
+def kwargs_of(folder: Path) -> dict[str, Any]:
+    """How a run's game is made."""
+    from trainer.config import from_yaml
+
+    return from_yaml(folder / "config.yaml").env.kwargs
 
 
 def policy_of(folder: Path) -> Callable[[Any, np.ndarray], np.ndarray]:
@@ -176,24 +184,21 @@ def tictactoe(keep: Path | None) -> list[Row]:
 
 
 def connect_four(keep: Path | None) -> list[Row]:
-    """Against random and the scripted player."""
+    """Against random, the heuristic and OpenSpiel's tree search."""
     from envs.games.players import PLAYERS, random_player
 
     folder, minutes = trained("connect_four_selfplay", keep)
-    act = policy_of(folder)
-    rows = [
-        Row("self-play, connect four, score against random", score("connect_four", act, random_player, 2_000), "", 0.99,
-            detail=f"2,000 games, trained in {minutes:.1f} min"),
+    act, kwargs = policy_of(folder), kwargs_of(folder)
+    heuristic = PLAYERS["connect_four"]["heuristic"]
+    return [
+        Row("self-play, connect four, score against random",
+            score("connect_four", act, random_player, 4_000, **kwargs), "", 0.99,
+            detail=f"4,000 games, seats balanced; trained in {minutes:.1f} min"),
+        Row("self-play, connect four, score against the heuristic",
+            score("connect_four", act, heuristic, 4_000, **kwargs), "", detail="4,000 games, seats balanced"),
+        Row("self-play, connect four, score against OpenSpiel's MCTS of 50 simulations",
+            others.against_mcts(act, **kwargs), "", 0.6, detail=f"{others.MCTS_GAMES} games, seats balanced"),
     ]  # fmt: skip
-    for name, player in PLAYERS["connect_four"].items():
-        rows.append(
-            Row(f"self-play, connect four, score against the {name}", score("connect_four", act, player, 2_000), "")
-        )
-    rows.append(
-        Row("self-play, connect four, score against OpenSpiel's MCTS of 50 simulations", others.against_mcts(act),
-            "", 0.6, detail=f"{others.MCTS_GAMES} games, seats balanced")
-    )  # fmt: skip
-    return rows
 
 
 def ludo(keep: Path | None) -> list[Row]:
@@ -201,9 +206,7 @@ def ludo(keep: Path | None) -> list[Row]:
     from envs.games.players import PLAYERS, random_player
 
     folder, minutes = trained("ludo_selfplay", keep)
-    from trainer.config import from_yaml
-
-    act, kwargs = policy_of(folder), from_yaml(folder / "config.yaml").env.kwargs
+    act, kwargs = policy_of(folder), kwargs_of(folder)
     heuristic = PLAYERS["ludo"]["heuristic"]
     return [
         Row("self-play, Ludo, won against random", score("ludo", act, random_player, 4_000, **kwargs), "", 0.92,
