@@ -35,6 +35,7 @@ RUNS = FOLDER / "runs.jsonl"
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "dqn": ("algorithm.double=false",),
     "double + dueling": ("algorithm.dueling=true",),
+    "munchausen": ("algorithm=munchausen",),
     "qrdqn": ("algorithm=qrdqn",),
     "iqn": ("algorithm=iqn",),
     "c51": ("algorithm=c51",),
@@ -70,7 +71,7 @@ TASKS = (
     Task("LunarLander-v3", ("preset=lunarlander",), 255, "SLM-Lab DDQN+PER 265.9"),
     Task(
         "LunarLander-v3, 100k frames", ("preset=lunarlander", "budget_frames=100_000"), 200, "rl-zoo3 DQN 154.4",
-        ("double + dueling", "qrdqn"),
+        ("double + dueling", "munchausen", "qrdqn"),
     ),
     *(
         Task(f"MinAtar {game}", ("preset=minatar", f"env.id=MinAtar/{game}-v1"), bar, "", ("dqn", "rainbow"), 3)

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import others
+from benchmarks import others, solved
 from benchmarks.report import Row, parser, show
 
 PUBLIC_GAMES = {1: 5_200.0, 80: 105.0}  # games a minute of the public program by updates a game
@@ -184,7 +184,7 @@ def tictactoe(keep: Path | None) -> list[Row]:
 
 
 def connect_four(keep: Path | None) -> list[Row]:
-    """Against random, the heuristic and OpenSpiel's tree search."""
+    """Against random, the heuristic, OpenSpiel's tree search and perfect play."""
     from envs.games.players import PLAYERS, random_player
 
     folder, minutes = trained("connect_four_selfplay", keep)
@@ -198,6 +198,7 @@ def connect_four(keep: Path | None) -> list[Row]:
             score("connect_four", act, heuristic, 4_000, **kwargs), "", detail="4,000 games, seats balanced"),
         Row("self-play, connect four, score against OpenSpiel's MCTS of 50 simulations",
             others.against_mcts(act, **kwargs), "", 0.6, detail=f"{others.MCTS_GAMES} games, seats balanced"),
+        *solved.rows(act, **kwargs),
     ]  # fmt: skip
 
 
