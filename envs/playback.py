@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 Seen = dict[str, NDArray[Any]]
 Rows = NDArray[np.int64]
-# "seen": its observation at each decision and at the end; "action" and "reward" (until the next one) of each decision;
-# "cut": whether the game was truncated for it
+# "seen": its observation at each decision and at the end; "action" and "reward" (until the next one, the first also what
+# was paid before it) of each decision; "cut": whether the game was truncated for it
 Record = dict[str, Any]
 
 
@@ -46,6 +46,7 @@ class Playback:
         """Forget everything."""
         self.given[:] = -1
         self.showing[:] = self.over[:] = self.cut[:] = self._recorded[:] = False
+        self._due[:] = 0
         self._open.clear()
         self._closed = [[] for _ in self._closed]
 
@@ -58,15 +59,15 @@ class Playback:
                 record = self._open[key] = {"seen": names, "action": [], "reward": [], "cut": False}
             else:
                 record["reward"].append(self._due[key])
+                self._due[key] = 0
             for name, array in seen.items():
                 record["seen"][name].append(array[i].copy())
             record["action"].append(actions[i])
-        self._recorded[rows, seats], self._due[rows, seats] = True, 0.0
+        self._recorded[rows, seats] = True
 
     def paid(self, rows: Rows, rewards: NDArray[np.float32]) -> None:
         """The games ``rows``, int64 [M], have paid their seats ``rewards``, [M, P]."""
-        if self._open:
-            self._due[rows] += rewards
+        self._due[rows] += rewards
 
     def ended(
         self, rows: Rows, observe: Callable[[Rows, Rows], Seen], truncated: NDArray[np.bool_] | None = None
@@ -88,7 +89,7 @@ class Playback:
                 for name, array in seen.items():
                     record["seen"][name].append(array[i].copy())
                 self._closed[row].append(record)
-        self._recorded[rows] = False
+        self._recorded[rows], self._due[rows] = False, 0
 
     def begin(self, rows: Rows) -> NDArray[np.bool_]:
         """Show the next record of each of the games ``rows``, int64 [M]; whether there is one, bool [M]."""

@@ -1,7 +1,8 @@
 """A turn-based game as a world of one agent, whose opponents move within its steps.
 
 A transition leads from one decision of the agent to its next one, or to the end of the game: rewards are summed over
-what the opponents do in between, so that a loser's last reward is not lost, and a game's end is terminated. The agent's
+what the opponents do in between, so that a loser's last reward is not lost, and a game's end is terminated. What a seat
+is paid before its first decision belongs to that one's reward, so that a return is all that the game paid. The agent's
 seat goes round: sub-environment i plays its e-th episode on seat ``(i + e) % num_players``. Who sits on the other seats
 is drawn for each of them at the begin of each episode. Seats that the opponents say are the agent's own are played back
 as episodes of their own when the game is over (`envs.playback`).
@@ -100,6 +101,7 @@ class SelfPlay:
         self._playback = Playback(n, game.num_players)
         self.given = [self._playback.given]
         self._episode = np.zeros(n, np.int64)
+        self._early = np.zeros(n, np.float32)  # paid before the agent's first decision, which is still to come
         self._over, self._terminated, self._cut = (np.zeros(n, bool) for _ in range(3))
         self._rows, self._actions = np.arange(n), np.zeros(n, np.int64)
 
@@ -121,7 +123,9 @@ class SelfPlay:
         shown = back.showing & ~fresh
         playing = ~fresh & ~shown
         self.game.step(actions[0], where=playing)
-        self._pay(playing)
+        reward[playing] = self._early[playing]
+        self._early[playing] = 0
+        self._pay(playing, reward)
         back.advance(np.flatnonzero(shown), reward)
         if fresh.any():
             rows = np.flatnonzero(fresh)
@@ -130,7 +134,7 @@ class SelfPlay:
             fresh[anew] = True
             self.game.reset_where(fresh)
             self._begin(anew)
-        self._others_move(playing)
+        self._others_move(playing, reward)
         self._end(np.flatnonzero(self.game.over & playing))
         self._over[:] = np.where(back.showing, back.over, self.game.over)
         np.logical_not(self._over, out=self.present[0])
@@ -143,7 +147,7 @@ class SelfPlay:
     def state(self) -> dict[str, Any] | None:
         """Where it stands, its opponents left out; None where the game cannot tell."""
         game = self.game.state()
-        own = {name: torch.from_numpy(getattr(self, name).copy()) for name in ("seat", "_episode", "_over")}
+        own = {name: torch.from_numpy(getattr(self, name).copy()) for name in ("seat", "_episode", "_early", "_over")}
         return None if game is None else {"game": game, "own": own, "playback": self._playback.state()}
 
     def set_state(self, state: dict[str, Any], actions: Any) -> list[Observation]:
@@ -174,7 +178,8 @@ class SelfPlay:
             self.opponents.draw(self.game, rows)
             starting = np.zeros(self.num_envs, bool)
             starting[rows] = True
-            self._others_move(starting, paid=False)
+            self._early[rows] = 0
+            self._others_move(starting, self._early)
             rows = rows[self.game.over[rows]]
             if not len(rows):
                 return
@@ -188,7 +193,8 @@ class SelfPlay:
         self.opponents.ended(self.game, rows, self.seat[rows])
         self._playback.ended(rows, self.game.observe, getattr(self.game, "truncated", None))
 
-    def _others_move(self, where: NDArray[np.bool_], paid: bool = True) -> None:
+    def _others_move(self, where: NDArray[np.bool_], reward: NDArray[np.float32]) -> None:
+        """Until the agent is to move or the game is over; what the agent is paid is added to ``reward``, [N]."""
         game = self.game
         while True:
             waiting = where & ~game.over & (game.to_move != self.seat)
@@ -200,12 +206,11 @@ class SelfPlay:
             if len(own):
                 self._playback.decided(own, game.to_move[own], game.observe(own), self._actions[own])
             game.step(self._actions, where=waiting)
-            self._pay(waiting, paid)
+            self._pay(waiting, reward)
 
-    def _pay(self, where: NDArray[np.bool_], agent: bool = True) -> None:
+    def _pay(self, where: NDArray[np.bool_], reward: NDArray[np.float32]) -> None:
         rows = np.flatnonzero(where)
-        if agent:
-            self.raw_rewards[0][rows] += self.game.rewards[rows, self.seat[rows]]
+        reward[rows] += self.game.rewards[rows, self.seat[rows]]
         self._playback.paid(rows, self.game.rewards[rows])
 
     def _observe(self) -> Observation:

@@ -27,7 +27,7 @@ def legal(observation: dict[str, np.ndarray], rng: np.random.Generator) -> np.nd
     ("name", "kwargs"),
     [
         ("tictactoe", {}), ("connect_four", {}), ("ludo", {"num_players": 2, "reward": "dense"}),
-        ("ludo", {"num_players": 4, "reward": "sparse"}),
+        ("ludo", {"num_players": 4, "reward": "sparse"}), ("ludo", {"num_players": 2, "reward": "progress"}),
     ],
 )  # fmt: skip
 def test_every_reward_of_every_game_reaches_the_agent(name: str, kwargs: dict[str, Any]) -> None:
@@ -62,6 +62,44 @@ def test_every_reward_of_every_game_reaches_the_agent(name: str, kwargs: dict[st
             outcomes.add(int(np.sign(0 if winner < 0 else 1 if winner == made.seat[row] else -1)))
             episodes += 1
     assert {1, -1} <= outcomes  # losses are seen too: the last reward came by an opponent's move
+
+
+@pytest.mark.parametrize("num_players", [2, 4])
+def test_returns_of_progress_are_the_outcome_from_every_seat(num_players: int) -> None:
+    """Also of the seats that move later, whom the others' first moves pay before they decide, and of records.
+
+    The others' seats are the agent's own too, and the games go on in another world now and then.
+    """
+
+    def made() -> SelfPlay:
+        anew = world("ludo", 8, num_players=num_players, reward="progress")
+        draw = anew.opponents.draw
+
+        def drawn(game: Any, rows: np.ndarray) -> None:
+            draw(game, rows)
+            anew.opponents.own[rows] = True
+
+        anew.opponents.draw = drawn
+        return anew
+
+    playing, rng = made(), np.random.default_rng(0)
+    (seen,) = playing.reset(11)
+    total, episode, found = np.zeros(8), np.zeros(8, np.int64), set()
+    for step in range(1_200):
+        if step % 100 == 0:
+            opponents, state = playing.opponents, playing.state()
+            playing = made()
+            playing.reset(0)
+            playing.opponents, (seen,) = opponents, playing.set_state(state, None)
+        ((seen, reward, terminated, _),) = playing.step([legal(seen, rng)])
+        total += reward
+        for row in np.flatnonzero(terminated):
+            seat, own = int(playing.seat[row]), episode[row] % num_players
+            seat = [seat, *(other for other in range(num_players) if other != seat)][own]
+            assert total[row] == pytest.approx(1 if playing.game.winner[row] == seat else -1, abs=1e-4)
+            found |= {(seat, bool(own)), round(total[row])}
+            total[row], episode[row] = 0, episode[row] + 1
+    assert found == {1, -1, *((seat, record) for seat in range(num_players) for record in (False, True))}
 
 
 def test_seats_go_round() -> None:
