@@ -278,6 +278,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"algorithm.gamma": 1.01}, "algorithm.gamma=1.01"),
     ({"algorithm.target_tau": 0.0}, "algorithm.target_tau=0.0"),
     ({"collector.epsilon_end": -0.1}, "collector.epsilon_end=-0.1 is out of range: it must be from 0 to 1"),
+    ({"opponents.active": 1}, "opponents.active=1 is out of range: it must be 2 or above"),  # none could make room
     ({"seed": -1}, "seed=-1 is out of range: it must be 0 or above"),
 ]
 

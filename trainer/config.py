@@ -190,7 +190,7 @@ class OpponentsConfig:
     both_seats: bool = True  # learn from the other seat's decisions too where latest sits there
     snapshot_every_frames: int = 50_000
     pool_size: int = 20  # snapshots that are kept; the oldest makes room
-    active: int = 4  # of them, those that a worker plays against at a time
+    active: int = 4  # of them, those that a worker plays against at a time; while others play, one makes room
     sampling: str = one_of("uniform", "last", "pfsp")
     last_k: int = 5  # last: the newest so many
     epsilon: float = 0.05  # random moves of latest and snapshots

@@ -26,7 +26,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         "schedule.frames_per_update schedule.episodes_per_update schedule.tolerance_frames schedule.frames_per_round "
         "schedule.episodes_per_round "
         "schedule.updates_per_round schedule.num_agents evaluator.episodes evaluator.final_episodes evaluator.num_envs "
-        "agents.hang_seconds opponents.snapshot_every_frames opponents.pool_size opponents.active opponents.last_k "
+        "agents.hang_seconds opponents.snapshot_every_frames opponents.pool_size opponents.last_k "
         "faults.period_seconds faults.hang_seconds faults.worker_memory_mb "
         "checkpoint.save_every_seconds checkpoint.keep_last logger.every_seconds "
         "telemetry.trace_events",
@@ -46,7 +46,7 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         "replay.priority_beta replay.priority_beta_end opponents.epsilon",
     ),
     "above 0 and at most 1": (lambda x: 0 < x <= 1, "algorithm.gamma algorithm.target_tau algorithm.risk_level"),
-    "2 or above": (lambda x: x >= 2, "algorithm.num_atoms"),
+    "2 or above": (lambda x: x >= 2, "algorithm.num_atoms opponents.active"),
     "0 or below": (lambda x: x <= 0, "algorithm.munchausen_clip"),
     "from 0 to 19": (lambda x: 0 <= x <= 19, "evaluator.nice"),
     "finite": (lambda x: True, "evaluator.stop_at_return algorithm.v_min algorithm.v_max"),
