@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from trainer.config import (
     LearnerConfig,
     OpponentsConfig,
 )
-from trainer.selfplay import CHECKPOINTS, LATEST, LOSS, SNAPSHOTS, WIN, OpponentPool, PoolOpponents, open_pool
+from trainer.selfplay import CHECKPOINTS, LATEST, LOSS, SNAPSHOTS, WIN, OpponentPool, PoolOpponents, open_pool, shares
 from trainer.train import train
 
 GAME = {"id": "tictactoe", "backend": "game"}
@@ -141,6 +142,16 @@ def test_without_a_snapshot_the_agent_plays_itself_not_something_else() -> None:
     assert pool.mixture.tolist() == pytest.approx([0.2, 0.0, 0.8, 0.0, 0.0])
     pool.add(torch.zeros(10), 5)
     assert pool.mixture.tolist() == pytest.approx([0.2, 0.0, 0.3, 0.5, 0.0])
+
+
+def test_chances_are_drawn_by_while_they_are_written() -> None:
+    """A worker that looks between two writes, where no chance is above 0, waits for the second one."""
+    pool = OpponentPool(OpponentsConfig(random=0, latest=1, snapshots=0), 10, 1)
+    pool.mixture[LATEST] = 0.0
+    writer = threading.Timer(0.05, lambda: pool.mixture.__setitem__(SNAPSHOTS, 1.0))
+    writer.start()
+    assert shares(pool.mixture).tolist() == [0.0, 0.0, 0.0, 1.0, 0.0]
+    writer.join()
 
 
 def test_kinds_are_mixed_by_a_schedule_over_the_budget() -> None:

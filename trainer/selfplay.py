@@ -6,6 +6,7 @@ they play against at a time, evaluate all of them in one forward pass, and count
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,7 @@ class OpponentPool:
             rate = (games[:, WIN] + games[:, DRAW] / 2 + PRIOR / 2) / (games.sum(1) + PRIOR)
             chances *= (1.0 - rate) ** 2 + 1e-3
         for part in (slice(None, self.size), slice(self.size, None)):
-            if chances[part].any():  # never all 0 once there is a snapshot: workers may look at any moment
+            if chances[part].any():  # else nobody of this kind is drawn
                 self.chances[part] = chances[part] / chances[part].sum()
         self.mixture[:] = self._mixture()
 
@@ -406,7 +407,8 @@ def _weight(config: OpponentsConfig, kind: str, done: float) -> float:
 
 def shares(chances: np.ndarray) -> np.ndarray:
     """Chances that sum to 1, float64 [n], also while the main process is writing them."""
-    copy = chances.copy()
+    while not (copy := chances.copy()).any():  # half written: one was set to 0, the other is not yet above it
+        time.sleep(0)
     return copy / copy.sum()
 
 
