@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 Seen = dict[str, NDArray[Any]]
 Rows = NDArray[np.int64]
-# "seen": its observation at each decision and at the end; "action" and "reward" (until the next one, the first also what
-# was paid before it) of each decision; "cut": whether the game was truncated for it
+# "seen": its observation at each decision and at the end; "action" and "reward" (until the next one, of the first also
+# what was paid before it) of each decision; "cut": whether the game was truncated for it
 Record = dict[str, Any]
 
 

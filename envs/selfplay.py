@@ -253,7 +253,9 @@ def scripted(env: Any) -> Player:
     known = PLAYERS.get(env.id, {}) if env.backend == "game" else {}
     players = [player for player in known.values() if player is not random_player]
     if not players:
-        raise EnvError(f"{env.id}: there is no scripted player of this game; set opponents.scripted=0.")
+        raise EnvError(
+            f"{env.id}: there is no scripted player of this game; set opponents.scripted=0 and evaluate_against=random."
+        )
     return players[0]
 
 

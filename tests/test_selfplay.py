@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from envs import EnvError
 from envs.games import GAMES
 from envs.selfplay import SelfPlay
 from trainer import checkpoint
@@ -257,6 +258,15 @@ def test_a_policy_that_cannot_be_taken_is_refused(
     config = small_config(env=GAME, opponents={key: value, "checkpoints": 0.1})
     with pytest.raises(ConfigError, match=f"opponents.{key}={path} {why}"):
         train(config, [])
+
+
+@pytest.mark.parametrize("section", [{"scripted": 0.1}, {"scripted_end": 0.1}, {"evaluate_against": "scripted"}])
+def test_a_scripted_player_that_is_not_there_is_missed_before_anything_starts(
+    section: dict[str, Any], small_config: Callable[..., Config]
+) -> None:
+    game = {"id": "kuhn_poker", "backend": "openspiel"}
+    with pytest.raises(EnvError, match="kuhn_poker: there is no scripted player of a game with hidden cards; set opp"):
+        train(small_config(env=game, opponents=section), [])
 
 
 def test_results_are_counted_by_opponent() -> None:

@@ -420,6 +420,7 @@ def build(
 
     Raises:
         ConfigError: an agent's own configuration cannot be.
+        EnvError: a scripted player is asked for, and the game has none.
     """
     if config.schedule.name == "shared_gradient":
         return build_shared(config, run_dir, world, device, scratch, loggers, stop)

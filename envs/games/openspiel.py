@@ -233,7 +233,10 @@ def scripted(env: Any) -> Any:
     pyspiel = _pyspiel()
     parameters = {name: value for name, value in env.kwargs.items() if name != "observation"}
     if load(env.id, parameters).get_type().information != pyspiel.GameType.Information.PERFECT_INFORMATION:
-        raise EnvError(f"{env.id}: there is no scripted player of a game with hidden cards; set opponents.scripted=0.")
+        raise EnvError(
+            f"{env.id}: there is no scripted player of a game with hidden cards; set opponents.scripted=0 and "
+            "evaluate_against=random."
+        )
     return mcts_player
 
 
