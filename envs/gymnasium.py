@@ -27,7 +27,7 @@ import gymnasium as gym
 
 from envs.batched import BatchedVector
 from envs.spaces import Field, action_count, fields_of, mask_field
-from envs.spec import EnvError, EnvSpec
+from envs.spec import EnvError, EnvSpec, import_modules
 from envs.vector import SyncVector
 
 # tests/envs/test_native.py shows for each of them: transitions from given states equal the single environment's within
@@ -96,14 +96,7 @@ def prepare(env: Any) -> None:
     Raises:
         EnvError: a module of ``import_modules`` cannot be imported.
     """
-    for module in env.import_modules:
-        try:
-            importlib.import_module(module)
-        except Exception as error:
-            raise EnvError(
-                f"{env.id}: env.import_modules names {module!r}, which cannot be imported "
-                f"({type(error).__name__}: {_one_line(error)}); install it or correct the name."
-            ) from error
+    import_modules(env)
     namespace, slash, _ = env.id.partition("/")
     if namespace == "ALE" or env.preprocessing == "atari":
         try:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.spaces import Field, action_count, allocate, fault_of, fields_of, mask_field, row_writer
-from envs.spec import EnvError, EnvSpec
+from envs.spec import EnvError, EnvSpec, import_modules
 from envs.world import Observation, Step
 
 
@@ -209,8 +209,7 @@ def module_of(env: Any) -> Any:
         EnvError: there is none, or none of PettingZoo's.
     """
     path = env.id.replace("/", ".")
-    for package in env.import_modules:
-        importlib.import_module(package)
+    import_modules(env)
     tried = []
     for name in (path, f"pettingzoo.{path}"):
         try:

@@ -11,7 +11,6 @@ as episodes of their own when the game is over (`envs.playback`).
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,7 +22,7 @@ from envs.games import GAMES, openspiel, turn_based
 from envs.games.players import PLAYERS, Player, random_player
 from envs.pettingzoo import is_turn_based
 from envs.playback import Playback
-from envs.spec import EnvError, EnvSpec
+from envs.spec import EnvError, EnvSpec, import_modules
 from envs.world import AGENT, Observation, Step
 
 ATTEMPTS = 1_000  # games begun until one asks the agent
@@ -230,6 +229,9 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> SelfPlay:
         raise EnvError(f"{env.id}: a game has no window; let it write a video instead.")
     if env.frame_stack > 1:
         raise EnvError(f"{env.id}: opponents see one frame at a time; set env.frame_stack=1.")
+    for key, plain in (("clip_rewards", False), ("max_episode_steps", None), ("preprocessing", "none")):
+        if getattr(env, key) != plain:
+            raise EnvError(f"{env.id}: a game is played as it is; leave out env.{key}={getattr(env, key)}.")
     return SelfPlay(GAME_MAKERS[env.backend](env, num_envs, render_mode), Opponents([random_player], np.ones(1)))
 
 
@@ -260,14 +262,7 @@ def scripted(env: Any) -> Player:
 
 
 def _make_own(env: Any, num_games: int, render_mode: str | None = None) -> Any:
-    for module in env.import_modules:  # which may put games of their own into GAMES
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise EnvError(
-                f"{env.id}: env.import_modules names {module!r}, which cannot be imported ({error}); install it or "
-                "correct the name."
-            ) from error
+    import_modules(env)  # which may put games of their own into GAMES
     if env.id not in GAMES:
         near = difflib.get_close_matches(env.id, GAMES, n=1)
         hint = f"; did you mean {near[0]}?" if near else "."

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
+from typing import Any
 
 
 class EnvError(RuntimeError):
@@ -65,3 +67,19 @@ class EnvSpec:
     def stack(self) -> int:
         """Largest frame stack among the leaves."""
         return max(leaf.stack for leaf in self.leaves)
+
+
+def import_modules(env: Any) -> None:
+    """Imports what ``env.import_modules`` names, which registers the id. Doing it again costs nothing.
+
+    Raises:
+        EnvError: one cannot be imported.
+    """
+    for module in env.import_modules:
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # whatever a package does as it is imported
+            raise EnvError(
+                f"{env.id}: env.import_modules names {module!r}, which cannot be imported "
+                f"({type(error).__name__}: {' '.join(str(error).split())}); install it or correct the name."
+            ) from error

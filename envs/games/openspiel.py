@@ -11,7 +11,6 @@ This is the only file that imports OpenSpiel (Lanctot et al. 2019, arXiv:1908.09
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from envs.games import text_picture
 from envs.games.rows import Rows, choice, chosen, look, require, to_advance
-from envs.spec import EnvError, EnvSpec, Leaf
+from envs.spec import EnvError, EnvSpec, Leaf, import_modules
 
 TENSORS = ("information_state", "observation")
 SIMULATIONS, UCT_C = 50, 2.0  # of `mcts_player`
@@ -248,9 +247,11 @@ def make_game(env: Any, num_games: int, render_mode: str | None = None) -> OpenS
     Raises:
         EnvError: as of the class.
     """
-    for package in env.import_modules:
-        importlib.import_module(package)
-    return OpenSpielGames(num_games, env.id, **env.kwargs)
+    import_modules(env)
+    try:
+        return OpenSpielGames(num_games, env.id, **env.kwargs)
+    except TypeError as error:
+        raise EnvError(f"{env.id}: env.kwargs={env.kwargs} cannot be: {_first(error)}") from error
 
 
 def _tensor(game: Any, game_id: str, asked: str | None) -> tuple[str, int]:

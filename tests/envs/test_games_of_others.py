@@ -237,15 +237,11 @@ def test_every_reward_of_every_game_reaches_the_agent(backend: str, env_id: str,
 
     game.step, game.reset_where = watched, started
     (seen,) = world.reset(11)
-    paid[:] = 0
-    unseen = np.zeros(6)  # what opponents' moves before the agent's first one paid it
     for _ in range(600):
-        fresh = ~world.present[0]
         mask = seen["action_mask"]
         ((seen, reward, terminated, truncated),) = world.step([np.where(mask, rng.random(mask.shape), -1.0).argmax(1)])
         totals += reward
         own = paid[np.arange(6), world.seat]
-        unseen[fresh] = own[fresh]
         over = terminated | truncated
         assert not (terminated & truncated).any() and (over == game.over).all()
         assert env_id == "three_v0" or not truncated.any()
@@ -428,6 +424,7 @@ def test_a_game_that_is_over_before_the_agent_decides_is_no_episode(make: Callab
     [
         ("openspiel", "leduk_poker", {}, "OpenSpiel has no such game; did you mean leduc_poker?"),
         ("openspiel", "breakthrough", {"rowz": 6}, "cannot make it with .*Unknown parameter 'rowz'"),
+        ("openspiel", "kuhn_poker", {"num_games": 3}, "env.kwargs={'num_games': 3} cannot be: .*multiple values"),
         ("openspiel", "goofspiel", {}, r"move at the same time; by turns it is env.id=turn_based_simultaneous_game"),
         ("openspiel", "mfg_crowd_modelling", {}, "mean-field games have no opponents"),
         ("openspiel", "blackjack", {}, "it is for one player"),
@@ -446,6 +443,24 @@ def test_what_cannot_be_played_is_refused_in_one_sentence(
     with pytest.raises(envs.EnvError, match=sentence) as refused:
         envs.make_world(config(env_id, backend=backend, kwargs=kwargs), 1)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "game",
+    [
+        {"env_id": "kuhn_poker", "backend": "openspiel"}, {"env_id": "classic/tictactoe_v3", "backend": "pettingzoo"},
+        {"env_id": "tictactoe", "backend": "game"},
+    ],
+)  # fmt: skip
+def test_what_a_game_does_not_take_is_refused(game: dict[str, Any], config: Callable[..., Any]) -> None:
+    for changes, sentence in (
+        ({"import_modules": ["nowhere"]}, "names 'nowhere', which cannot be imported .*; install it or correct"),
+        ({"clip_rewards": True}, "a game is played as it is; leave out env.clip_rewards=True"),
+        ({"max_episode_steps": 9}, "leave out env.max_episode_steps=9"),
+        ({"preprocessing": "atari"}, "leave out env.preprocessing=atari"),
+    ):
+        with pytest.raises(envs.EnvError, match=sentence):
+            envs.make_world(config(**game, **changes), 1)
 
 
 def test_without_openspiel_one_sentence_says_what_to_do(
