@@ -241,9 +241,10 @@ def test_the_pool_begins_with_the_policy_that_the_user_names(
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (None, "is no policy: there is no checkpoint"), (b"torn", "is no policy: checkpoint"),
-        ({"weights": torch.zeros(3)}, "has 3 weights where the agent's network has"),
-        ({"frames": 3}, "is no policy"),
+        (None, "there is no checkpoint {}"), (b"torn", "checkpoint {} is torn"),
+        ({"weights": torch.zeros(3)}, "{} has 3 weights where the agent's network has"),
+        ({"frames": 3}, "{} holds no policy"), ({"weights": {"0": 1}}, "{} holds no policy"),
+        (torch.zeros(3), "{} holds no policy"),
     ],
 )  # fmt: skip
 def test_a_policy_that_cannot_be_taken_is_refused(
@@ -256,7 +257,7 @@ def test_a_policy_that_cannot_be_taken_is_refused(
         checkpoint.write_aside(content, path)
     value = str(path) if key == "start_from" else [str(path)]
     config = small_config(env=GAME, opponents={key: value, "checkpoints": 0.1})
-    with pytest.raises(ConfigError, match=f"opponents.{key}={path} {why}"):
+    with pytest.raises(ConfigError, match=f"opponents.{key}: {why.format(path)}"):
         train(config, [])
 
 

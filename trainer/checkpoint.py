@@ -81,24 +81,35 @@ def load(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def policy_weights(path: Path, numel: int, key: str) -> torch.Tensor:
+def policy_weights(path: Path, numel: int) -> torch.Tensor:
     """Weights, float32 [numel], of a policy.pt or a snapshot of any run.
 
     Args:
         path: of the file.
         numel: of the network that is to take them.
-        key: of the configuration, which names the file.
 
     Raises:
-        ConfigError: it cannot be read, or is of another network.
+        CheckpointError: it cannot be read, is none of these, or is of another network.
     """
-    try:
-        flat: torch.Tensor = load(path)["weights"]
-    except (CheckpointError, KeyError) as error:
-        raise ConfigError(f"{key}={path} is no policy: {first_line(error)}") from error
+    kept = load(path)
+    flat = kept.get("weights") if isinstance(kept, dict) else None
+    if not isinstance(flat, torch.Tensor):
+        raise CheckpointError(f"{path} holds no policy: name a policy.pt or a snapshot_*.pt")
     if flat.numel() != numel:
-        raise ConfigError(
-            f"{key}={path} has {flat.numel()} weights where the agent's network has {numel}: name a policy of the same "
+        raise CheckpointError(
+            f"{path} has {flat.numel()} weights where the agent's network has {numel}: name a policy of the same "
             "environment and algorithm, with the same layers"
         )
-    return flat
+    return flat.float()
+
+
+def named_weights(path: Path, numel: int, key: str) -> torch.Tensor:
+    """As :func:`policy_weights`, of a file that the configuration names by ``key``.
+
+    Raises:
+        ConfigError: as `CheckpointError` there.
+    """
+    try:
+        return policy_weights(path, numel)
+    except CheckpointError as error:
+        raise ConfigError(f"{key}: {error}") from error

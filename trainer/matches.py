@@ -20,7 +20,6 @@ from trainer import checkpoint
 from trainer.acting import stacked_policy
 from trainer.agents import make_policy
 from trainer.boards import flatten_parameters
-from trainer.checkpoint import CheckpointError
 from trainer.config import Config, ConfigError
 
 # (game, rows int64 [M], who int64 [M] moves in each) -> actions int64 [M]
@@ -50,15 +49,7 @@ def weights_of(path: Path, config: Config, spec: EnvSpec) -> Tensor:
     Raises:
         CheckpointError: the file is torn, is none of these, or is of another network than the run's.
     """
-    kept = checkpoint.load(path)
-    if not isinstance(kept, dict) or not isinstance(kept.get("weights"), Tensor):
-        raise CheckpointError(f"{path} holds no policy: name a policy.pt or a snapshot_*.pt")
-    numel = flatten_parameters(make_policy(config, spec)).numel()
-    if kept["weights"].numel() != numel:
-        raise CheckpointError(
-            f"{path} holds {kept['weights'].numel()} weights, and the network has {numel}: it is another run's"
-        )
-    return kept["weights"].float()
+    return checkpoint.policy_weights(path, flatten_parameters(make_policy(config, spec)).numel())
 
 
 def network_players(config: Config, spec: EnvSpec, flats: Tensor, block: int = BLOCK) -> Choose:

@@ -22,7 +22,7 @@ from trainer import checkpoint, run_folder
 from trainer.acting import Policy, stacked_policy
 from trainer.algorithms import ALGORITHMS
 from trainer.boards import WeightsReader
-from trainer.checkpoint import CheckpointError, policy_weights
+from trainer.checkpoint import CheckpointError, named_weights
 from trainer.config import Config, OpponentsConfig
 from trainer.metrics import wilson
 
@@ -247,10 +247,10 @@ def open_pool(config: Config, run_dir: Path, numel: int, num_workers: int) -> Op
     others = []
     for number, path in enumerate(section.checkpoint_paths):
         copy = kept / f"checkpoint_{number}.pt"
-        others.append(policy_weights(copy if copy.exists() else Path(path), numel, "opponents.checkpoint_paths"))
+        others.append(named_weights(copy if copy.exists() else Path(path), numel, "opponents.checkpoint_paths"))
     pool = OpponentPool(section, numel, num_workers, others)
     if section.start_from is not None and not any(kept.glob("snapshot_*.pt")):
-        pool.add(policy_weights(Path(section.start_from), numel, "opponents.start_from"), 0)
+        pool.add(named_weights(Path(section.start_from), numel, "opponents.start_from"), 0)
     return pool
 
 

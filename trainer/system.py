@@ -553,7 +553,7 @@ def start_from(agent: Agent, path: Path) -> None:
     Raises:
         ConfigError: it cannot be read, or has another network.
     """
-    flat = checkpoint.policy_weights(path, agent.plan.weights.numel, f"agents.start_from.{agent.name}")
+    flat = checkpoint.named_weights(path, agent.plan.weights.numel, f"agents.start_from.{agent.name}")
     agent.learner.load_flat(flat)
 
 
