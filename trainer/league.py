@@ -171,11 +171,8 @@ def round_robin(
     pairs = np.array(list(combinations(range(count), 2)))
     greedy = seated(functions, networks, rng)
     wins, draws = np.zeros((count, count), np.int64), np.zeros((count, count), np.int64)
-    rounds, done, next_rounds = (
-        -(-games // 2),
-        0,
-        1,
-    )  # of two games for each pair; the first one says how long they take
+    rounds = -(-games // 2)  # of two games for each pair
+    done, next_rounds = 0, 1  # the first one says how long they take
     while next_rounds:
         world = world_of_games(config, 2 * next_rounds * len(pairs))
         game = world.game

@@ -179,8 +179,9 @@ def _check_opponents(config: Config) -> None:
             keys = ", ".join(f"opponents.{kind}{key}" for kind in kinds)
             raise ConfigError(f"nobody is played against{when}: set one of {keys}")
     if (first["checkpoints"] or last["checkpoints"]) and not section.checkpoint_paths:
+        key = "checkpoints" if first["checkpoints"] else "checkpoints_end"
         raise ConfigError(
-            f"opponents.checkpoints={section.checkpoints:g} has no policies to play against: name them, as "
+            f"opponents.{key}={getattr(section, key):g} has no policies to play against: name them, as "
             "opponents.checkpoint_paths=[RUN/best/policy.pt]"
         )
 

@@ -53,7 +53,7 @@ class Evaluation:
         taken_at: ``time.monotonic()`` when the weights were taken.
         predicted: value of the first action of each episode, as the network saw it.
         discounted: return that came of it, discounted, with rewards as they are trained on.
-        best: whether its mean is above all before.
+        best: whether no mean before was above its.
         problem: why the best policy could not be kept.
         by_agent: mean return of each, where there are several; the lists then hold one agent's episodes after the
             other's.
