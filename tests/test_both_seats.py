@@ -17,10 +17,10 @@ from envs.selfplay import Opponents, SelfPlay
 from trainer.agents import make_policy, plan_agents
 from trainer.boards import ControlBoard
 from trainer.config import Config
+from trainer.pool import LATEST, open_pool
 from trainer.processes.collector import CollectorPlan, Rollout
 from trainer.processes.learner import Agent
 from trainer.replay import worker_rows
-from trainer.selfplay import LATEST, open_pool
 
 GAME = {"id": "tictactoe", "backend": "game"}
 N, STEPS, GAMMA = 4, 300, 0.5

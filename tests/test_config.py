@@ -262,7 +262,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"env.backend": "game", **{f"opponents.{kind}_end": 0.0 for kind in ("random", "latest", "snapshots")}},
         "nobody is played against at the end: set one of opponents.random_end",
     ),
-    ({"env.backend": "game", "opponents.checkpoints_end": 0.5}, "opponents.checkpoints_end=0.5 has no policies to play against"),
+    (
+        {"env.backend": "game", "opponents.checkpoints_end": 0.5},
+        "opponents.checkpoints_end=0.5 has no policies to play",
+    ),
     ({"learner.device": "cuda:x"}, "learner.device=cuda:x is none of auto, cpu, cuda, cuda:N"),
     ({"learner.device": "gpu"}, "the nearest is learner.device=cuda"),
     ({"algorithm.name": "dqm"}, "the nearest is algorithm.name=dqn"),

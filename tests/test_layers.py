@@ -20,8 +20,8 @@ LAYERS = [
     {"learners"},
     {"processes"},
     {"shared_device"},
-    {"diagnostics", "stacking", "shared", "matches"},
-    {"agents", "priorities", "learning", "replay_copy", "selfplay"},
+    {"diagnostics", "stacking", "shared", "matches", "opponents"},
+    {"agents", "priorities", "learning", "replay_copy", "pool"},
     {"algorithms", "acting", "replay", "recording", "checkpoint", "telemetry", "trace"},
     {"networks", "metrics", "loggers", "boards", "limiter", "plot", "resources", "run_folder", "compose", "timeline"}
     | {"signals", "errors", "scripting", "league_picture", "human"},

@@ -29,7 +29,8 @@ from trainer.config import (
     LearnerConfig,
     OpponentsConfig,
 )
-from trainer.selfplay import CHECKPOINTS, LATEST, LOSS, SNAPSHOTS, WIN, OpponentPool, PoolOpponents, open_pool, shares
+from trainer.opponents import PoolOpponents, shares
+from trainer.pool import CHECKPOINTS, LATEST, LOSS, SNAPSHOTS, WIN, OpponentPool, open_pool
 from trainer.train import train
 
 GAME = {"id": "tictactoe", "backend": "game"}

@@ -37,6 +37,7 @@ from trainer.evaluators import LocalEvaluator, RemoteEvaluator
 from trainer.learners import LearnerProcess
 from trainer.learning import Learner, NotFinite, flat_weights
 from trainer.loggers import Loggers
+from trainer.pool import OpponentPool, open_pool
 from trainer.processes import collector as collecting
 from trainer.processes import evaluator as evaluating
 from trainer.processes import learner as learning
@@ -44,7 +45,6 @@ from trainer.processes import local_agent as local_agents
 from trainer.processes.learner import Agent, StackedAgents
 from trainer.replay import worker_rows
 from trainer.run_folder import remove_partial
-from trainer.selfplay import OpponentPool, open_pool
 from trainer.shared import SharedAgent
 from trainer.shared_device import DeviceAgent
 from trainer.signals import STOPPING, StopSignals

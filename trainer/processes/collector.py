@@ -32,9 +32,10 @@ from trainer.acting import Crew, Explorer, FrameStacks, apex_ladder, linear_epsi
 from trainer.agents import AgentPlan, make_policy, model_id, shape_key
 from trainer.boards import ControlBoard, WeightsReader, error_text, flatten_parameters
 from trainer.config import SEEDS_PER_RUN, Config
+from trainer.opponents import PoolOpponents
+from trainer.pool import OpponentPool
 from trainer.replay import worker_rows
 from trainer.resources import keep_freed_memory
-from trainer.selfplay import OpponentPool, PoolOpponents
 from trainer.signals import obey_parent
 from trainer.trace import Trace, all_of, open_trace
 

@@ -31,8 +31,8 @@ from trainer.algorithms.targets import unrescale
 from trainer.boards import error_text, flatten_parameters
 from trainer.checkpoint import load, write_aside
 from trainer.config import SEEDS_PER_RUN, Config
+from trainer.opponents import opponents_of_evaluation
 from trainer.resources import keep_freed_memory
-from trainer.selfplay import opponents_of_evaluation
 from trainer.signals import obey_parent
 from trainer.trace import all_of, open_trace
 
