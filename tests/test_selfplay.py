@@ -172,6 +172,18 @@ def test_kinds_are_mixed_by_a_schedule_over_the_budget() -> None:
     assert pool.mixture.tolist() == pytest.approx(expected)
 
 
+def test_the_mixture_moves_while_nothing_is_logged(small_config: Callable[..., Config]) -> None:
+    opponents = {"random": 1.0, "random_end": 0.0, "latest": 0.0, "latest_end": 1.0, "snapshots": 0.0}
+    config = small_config(
+        env=GAME, budget_frames=4_000, opponents=opponents, evaluator={"league_games": 0},
+        logger={"terminal": "none", "every_seconds": 1_000},
+    )  # fmt: skip
+    train(config, [])
+    rows = (Path(str(config.run_dir)) / "metrics.jsonl").read_text().splitlines()
+    (row,) = [row for row in map(json.loads, rows) if "pool_size" in row]
+    assert row["games_random"] > 0 and row["games_latest"] > 0
+
+
 def test_checkpoints_of_other_runs_stay_in_the_pool_and_are_played(tmp_path: Path) -> None:
     config = config_of(random=0, latest=0, snapshots=0.5, checkpoints=0.5, epsilon=0.0, pool_size=2, active=4)
     _, flats, board, game = filled(config_of(), 5)

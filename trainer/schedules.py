@@ -18,9 +18,12 @@ from trainer.trace import all_of
 def run_async(system: System) -> Iterator[bool]:
     """Collectors run free; the limiters are the only brake, on either side."""
     sleep = system.trace.waiting(time.sleep, "idle", all_of([agent.name for agent in system.agents]))
+    period = EverySeconds(SUPERVISE_EVERY_S)
     for agent in system.agents:
         agent.open_limit()
     while not system.finished():
+        if system.pool is not None and period.crossed():  # however seldom anything is logged
+            system.pool.rebalance(system.total_frames() / system.config.budget_frames)
         if not system.work():
             sleep(IDLE_S)
             for agent in system.agents:

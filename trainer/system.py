@@ -192,8 +192,6 @@ class System:
                 **self.shared.agent.totals(),
             }
         if self.pool is not None:
-            if self.config.schedule.name == "async":
-                self.pool.rebalance(self.total_frames() / self.config.budget_frames)
             row |= self.pool.figures()
         return row | {
             "worker_restarts": 0 if self.collectors is None else self.collectors.restarts,
