@@ -116,6 +116,23 @@ def test_pool_is_shared_and_the_oldest_makes_room() -> None:
     assert other.weights[1, 0] == 123.0 and other.results[1, 0, WIN] == 7
 
 
+def test_a_snapshot_that_no_checkpoint_names_is_not_taken_for_a_later_one(tmp_path: Path) -> None:
+    """Its file is there where a run died between the pool's files and the checkpoint."""
+    pool = OpponentPool(OpponentsConfig(pool_size=3), 2, 1)
+    pool.add(torch.ones(2), 100)
+    kept = pool.state_dict()
+    pool.save(tmp_path)
+    pool.add(torch.full((2,), 7.0), 200)
+    pool.save(tmp_path)
+    again = OpponentPool(OpponentsConfig(pool_size=3), 2, 1)
+    again.load(tmp_path, kept, pytest.fail)
+    again.add(torch.full((2,), 8.0), 200)
+    again.save(tmp_path)
+    third = OpponentPool(OpponentsConfig(pool_size=3), 2, 1)
+    third.load(tmp_path, again.state_dict(), pytest.fail)
+    assert third.weights.tolist() == [[1.0, 1.0], [8.0, 8.0], [0.0, 0.0]]
+
+
 @pytest.mark.parametrize(
     ("sampling", "expected"),
     [

@@ -183,7 +183,8 @@ class OpponentPool:
     def load(self, folder: Path, kept: dict[str, Any] | None, warn: Callable[[str], None]) -> None:
         """Go on from `state_dict`'s ``kept``; without it with the newest snapshots in ``folder``.
 
-        ``warn`` is told of snapshots that are torn or missing.
+        Files that ``kept`` does not name are of a run that went on after it: another snapshot may be taken at the same
+        frames now, and its file is written once. ``warn`` is told of snapshots that are torn or missing.
         """
         if kept is None:
             self._load_newest(folder, warn)
@@ -196,6 +197,7 @@ class OpponentPool:
             self._results.copy_(kept["results"])
         else:  # by other workers
             self.results[0] = kept["results"].sum(0).numpy()
+        self.forget(folder)
         for name, slot in self._files().items():
             try:
                 self.weights[slot].copy_(checkpoint.load(folder / name)["weights"])
