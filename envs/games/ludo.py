@@ -16,9 +16,9 @@ all four there has won. Coordinates are a player's own: -1 base, 0 start, 0 .. 5
   throws first.
 
 Rewards: ``sparse``: the winner gets 1, every other player -1. ``dense``: every event pays when it happens, whoever's
-move it was (`DENSE`): the last move pays for the goal as well as for the win. ``progress``: as ``sparse``, and every
-decision pays by how much it changes a seat's lead, 0 when all is over, so that an undiscounted game still pays 1 or -1
-and the best player stays the best (Ng, Harada and Russell 1999, shaping by a potential).
+move it was (`ludo_rewards.DENSE`): the last move pays for the goal as well as for the win. ``progress``: as ``sparse``,
+and every decision pays by how much it changes a seat's lead, 0 when all is over, so that an undiscounted game still
+pays 1 or -1 and the best player stays the best (Ng, Harada and Russell 1999, shaping by a potential).
 
 Dice are drawn by index from a stream for each game (`envs.worlds.grid.uniforms`), so that a game does not depend on
 those beside it.
@@ -31,7 +31,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from envs.games import ludo_encodings, ludo_picture, ludo_track
+from envs.games import ludo_encodings, ludo_picture, ludo_rewards, ludo_track
+from envs.games.ludo_rewards import BEHIND, DENSE, REWARDS
 from envs.games.ludo_track import BASE, FACES, GOAL, NUM_SLOTS, NUM_TOKENS
 from envs.games.rows import Rows, choice, chosen, look, require, to_advance
 from envs.spec import EnvSpec, Leaf
@@ -39,18 +40,6 @@ from envs.state import set_state, state_of
 from envs.worlds import grid
 
 NAME = "ludo"
-REWARDS = ("sparse", "dense", "progress")
-DENSE = {
-    "win": 200.0,
-    "loss": -50.0,
-    "square": 0.01,  # for each that a token moves on; leaving base is none
-    "leave_base": 2.0,
-    "enter_safe": 1.0,  # from a square that is not safe, or from base
-    "goal": 15.0,
-    "capture": 10.0,  # for each token
-    "captured": -10.0,  # for each token
-}
-BASE_SQUARES = 8  # that the way out of base counts for, as it takes a six
 MAX_PENDING = 21  # dice, as a queue is an int64; two players can have 17, four will not in the life of the sun
 
 _TARGETS = ludo_track.targets().reshape(-1)  # [cell * 8 + face]
@@ -62,9 +51,6 @@ _THROW_FACES = _FACES[_THROWS]
 _LOW = np.array([0, 7, 63])  # the dice before a slot
 _AHEAD = 4  # throws made of one random number; of 53 bits they use 31
 _POWERS = 216.0 ** np.arange(1, _AHEAD + 1)[:, None]
-# Share of a player's whole way that a token at a cell has behind it: a potential.
-_CELLS = np.arange(GOAL + 1)
-_BEHIND = ((_CELLS + BASE_SQUARES * (_CELLS > BASE)) / (GOAL + BASE_SQUARES) / NUM_TOKENS).astype(np.float32)
 _ALL_IN_GOAL = np.full(NUM_TOKENS, GOAL, np.uint8).view(np.uint32)[0]
 
 
@@ -122,7 +108,7 @@ class Ludo:
         self.spec = EnvSpec(NAME, (leaf,), self.num_actions, has_mask=True)
         self._dense, self._progress = reward == "dense", reward == "progress"
         self._open = ludo_track.open_crossings(num_players)
-        self._shaping = _shaping(num_players)
+        self._shaping = ludo_rewards.of_moves(num_players)
 
         n, p = num_games, num_players
         self.to_move = np.zeros(n, np.int64)
@@ -318,7 +304,7 @@ class Ludo:
 
     def _lead(self, rows: Rows) -> NDArray[np.float32]:
         """Share of the way that each seat has behind it, less that of the others in the mean, float32 [M, P]."""
-        behind = _BEHIND.take(self._cells.reshape(self.num_games, self.num_players, NUM_TOKENS)[rows]).sum(2)
+        behind = BEHIND.take(self._cells.reshape(self.num_games, self.num_players, NUM_TOKENS)[rows]).sum(2)
         others = (behind.sum(1, keepdims=True) - behind) / np.float32(self.num_players - 1)
         lead: NDArray[np.float32] = behind - others
         return lead
@@ -406,12 +392,3 @@ class Ludo:
             self.action_mask[:] = mask
         else:
             self.action_mask[rows] = mask
-
-
-def _shaping(num_players: int) -> NDArray[np.float32]:
-    """What a move pays but for captures and the end, by old and new cell, float32 [58, 58]."""
-    old, new = np.mgrid[: GOAL + 1, : GOAL + 1]
-    safe = ludo_track.safe_cells(num_players)
-    paid = np.where(old == BASE, DENSE["leave_base"], DENSE["square"] * (new - old))
-    paid = paid + DENSE["enter_safe"] * (safe[new] & ~safe[old]) + DENSE["goal"] * (new == GOAL)
-    return paid.astype(np.float32)
