@@ -18,12 +18,13 @@ import torch
 import envs
 from trainer import run_folder
 from trainer.agents import streams_of
+from trainer.building import build, choose_device
 from trainer.compose import load
 from trainer.config import Config, to_dict
 from trainer.loggers import RunInfo, open_loggers
 from trainer.resources import keep_freed_memory
 from trainer.signals import Stopped, StopSignals
-from trainer.system import System, build, choose_device
+from trainer.system import System
 from trainer.train import Loop, _train
 
 NO_LIMIT = 2**60  # frames

@@ -85,6 +85,7 @@ def run(preset: str, words: tuple[str, ...], seed: int) -> list[Row]:
 def checkpoint() -> list[Row]:
     """A first and a later checkpoint of a full replay of a million CartPole rows, while collection goes on."""
     from benchmarks import parts
+    from trainer.saving import save
 
     config = parts.config(
         "preset=cartpole", f"replay.capacity_frames={ROWS}", "collector.envs_per_worker=64",
@@ -100,7 +101,7 @@ def checkpoint() -> list[Row]:
         for name in ("first checkpoint of 1M rows", "one 10 s later"):
             rate = parts.collected_per_s(system, 1.0)
             frames, start = board.total_frames(), time.perf_counter()
-            system.save(frames, whole=True, more={})
+            save(system, frames, whole=True, more={})
             spent = time.perf_counter() - start
             stalled = max(0.0, spent - (board.total_frames() - frames) / rate)
             found.append(

@@ -74,7 +74,7 @@ def started() -> Iterator[Callable[[Config], Any]]:
     import torch
 
     import envs
-    from trainer import run_folder, system
+    from trainer import building, run_folder
     from trainer.loggers import RunInfo, open_loggers
     from trainer.signals import StopSignals
 
@@ -91,7 +91,7 @@ def started() -> Iterator[Callable[[Config], Any]]:
         info = RunInfo(run_dir, config.env.id, "dqn", config.seed, budget, {}, workers, workers, "cpu")
         scratch, loggers = run_dir / "scratch", open_loggers(config.logger, info)
         stop = StopSignals(leftovers=scratch)
-        opened.append(system.build(config, run_dir, world, torch.device("cpu"), scratch, loggers, stop))
+        opened.append(building.build(config, run_dir, world, torch.device("cpu"), scratch, loggers, stop))
         opened[-1].start()
         return opened[-1]
 

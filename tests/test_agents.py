@@ -23,15 +23,16 @@ from envs import EnvSpec, Leaf
 from envs.counting import AGENT_STREAMS, expected_reward
 from trainer import checkpoint
 from trainer.acting import Crew, greedy_policy
-from trainer.agents import AgentPlan, own_config, plan_agents
+from trainer.agents import AgentPlan, own_config, plan_agents, without_scheme
 from trainer.algorithms import ALGORITHMS
 from trainer.boards import flatten_parameters
 from trainer.config import SEEDS_PER_RUN, AlgorithmConfig, Config, ConfigError, LearnerConfig
 from trainer.learning import Learner
 from trainer.processes.collector import CollectorPlan
+from trainer.saving import save
 from trainer.schedules import run_async
 from trainer.stacking import Stack
-from trainer.system import System, use_fork_server, without_scheme
+from trainer.system import System, use_fork_server
 from trainer.train import train
 
 COUNTING = {"id": "Counting", "backend": "counting_agents", "kwargs": {"num_agents": 3, "max_length": 9}}
@@ -295,7 +296,7 @@ def test_a_learner_process_that_dies_or_hangs_is_named_and_restarted_and_stops_n
     victim = system.learners[1]
     assert victim._process is not None
     pid, others = victim._process.pid, [board.updates[0] for board in boards]
-    system.save(system.total_frames(), whole=True, more={})
+    save(system, system.total_frames(), whole=True, more={})
     until(lambda: len(checkpoint.numbered(victim.plan.folder)) > 0, system)
     saved = checkpoint.newest(victim.plan.folder)
     assert saved is not None

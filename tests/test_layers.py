@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [
     {"run", "eval", "play"},
     {"train"},
-    {"schedules", "resume", "league", "play_games"},
+    {"schedules", "building", "saving", "resume", "league", "play_games"},
     {"system", "forkserver", "finished"},
     {"collectors", "evaluators"},
     {"learners"},

@@ -229,7 +229,7 @@ def test_replay_goes_on_where_it_was(stopped: Config, started: Callable[[Config]
 def built(config: Config) -> Any:
     """The system of a run that goes on, not started."""
     import envs
-    from trainer import system
+    from trainer.building import build
     from trainer.loggers import Loggers
     from trainer.signals import StopSignals
 
@@ -238,7 +238,7 @@ def built(config: Config) -> Any:
     scratch = folder / "scratch" / "again"
     scratch.mkdir(parents=True)
     world, device = envs.describe_world(config.env), torch.device("cpu")
-    return system.build(config, folder, world, device, scratch, Loggers({}, []), StopSignals(scratch))  # type: ignore[arg-type]
+    return build(config, folder, world, device, scratch, Loggers({}, []), StopSignals(scratch))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("workers", "envs", "capacity"), [(3, 4, 4_000), (1, 2, 4_000), (2, 8, 800)])

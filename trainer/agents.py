@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from tensordict import TensorDict
+from torch import Tensor
 from torchrl.data import LazyMemmapStorage
 from torchrl.modules import QValueActor
 
@@ -211,3 +213,15 @@ def update_key(plan: AgentPlan) -> tuple:
     learner = plan.config.learner
     same = (learner.batch_size, learner.max_grad_norm, learner.precision, learner.execution, learner.adam_eps)
     return *shape_key(plan), *same
+
+
+def without_scheme(plan: AgentPlan) -> AgentPlan:
+    """The plan with a weights board of its own on the same memory: TorchRL ties a scheme to one collector."""
+    return dataclasses.replace(plan, weights=plan.weights.another())
+
+
+def published(plan: AgentPlan) -> Tensor:
+    """The newest weights on an agent's board, float32 [numel]."""
+    flat = torch.zeros(plan.weights.numel)
+    plan.weights.reader().pull(flat)
+    return flat

@@ -13,18 +13,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torchrl.data import TensorDictReplayBuffer
 
-from trainer.agents import AgentPlan
+from trainer.agents import AgentPlan, make_policy, model_id, without_scheme
 from trainer.boards import ControlBoard, split_error
 from trainer.config import Config, first_line
 from trainer.errors import RunFailed, exit_words, one_too_many
 from trainer.learners import SHUTDOWN_S
 from trainer.loggers import Loggers
-from trainer.processes.collector import CollectorPlan, first_seed
+from trainer.processes.collector import CollectorPlan, StreamCollector, first_seed, make_environment
 from trainer.replay import close_episodes
 
 START_WORKERS_S = 60.0  # beyond faults.hang_seconds, that workers may take to start
@@ -227,3 +229,28 @@ def _resident_bytes(pid: int) -> int:
     except OSError:
         return 0
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
+def collector_arguments(plans: list[CollectorPlan], board: ControlBoard) -> dict[str, Any]:
+    """What TorchRL's collector is made of; its own replay and policy are the first agent's."""
+    agents = plans[0].agents
+    first = agents[0]
+    policy_factory = partial(make_policy, first.config, first.spec)
+    with torch.random.fork_rng(devices=[]):
+        policy = (
+            policy_factory()
+        )  # not the learner's: TorchRL moves what it gets into shared memory (torchrl.md, trap 5)
+    buffer = TensorDictReplayBuffer(storage=first.storage, batch_size=first.config.learner.batch_size, shared=True)
+    own = [dataclasses.replace(plan, agents=tuple(without_scheme(agent) for agent in agents)) for plan in plans]
+    return {
+        "create_env_fn": [make_environment] * len(plans),
+        "create_env_kwargs": [{"plan": plan, "board": board} for plan in own],
+        "policy": policy,
+        "policy_factory": policy_factory,
+        "frames_per_batch": first.config.collector.envs_per_worker,
+        "total_frames": -1,
+        "replay_buffer": buffer,
+        "extend_buffer": False,
+        "collector_class": StreamCollector,
+        "weight_sync_schemes": {model_id(agent): agent.weights for agent in agents},
+    }

@@ -1,18 +1,16 @@
-"""Builds a run's parts, and starts and stops its processes: the only place that does.
+"""A run's parts; starts and stops its processes: the only place that does.
 
-A reader's next file is ``train.py``, the loop that these parts run in.
+``building.py`` builds the parts; a reader's next file is ``train.py``, the loop that they run in.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import multiprocessing
 import multiprocessing.forkserver
 import os
 import signal
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
@@ -24,20 +22,18 @@ import torch
 import torch.multiprocessing as mp
 from torch import Tensor
 from torchrl.collectors import MultiAsyncCollector
-from torchrl.data import TensorDictReplayBuffer
 
 import envs
 from envs import EnvSpec
-from trainer import checkpoint
-from trainer.agents import AgentPlan, make_policy, model_id, plan_agents, plan_local_agents, update_key
-from trainer.boards import RUN, STOP, ControlBoard
-from trainer.collectors import CollectorWorkers, close_streams
-from trainer.config import Config, ConfigError
+from trainer.agents import AgentPlan, make_policy, model_id, published, without_scheme
+from trainer.boards import STOP, ControlBoard
+from trainer.collectors import CollectorWorkers, close_streams, collector_arguments
+from trainer.config import Config
 from trainer.evaluators import LocalEvaluator, RemoteEvaluator
 from trainer.learners import LearnerProcess
 from trainer.learning import Learner, NotFinite, flat_weights
 from trainer.loggers import Loggers
-from trainer.pool import OpponentPool, open_pool
+from trainer.pool import OpponentPool
 from trainer.processes import collector as collecting
 from trainer.processes import evaluator as evaluating
 from trainer.processes import learner as learning
@@ -49,11 +45,9 @@ from trainer.shared import SharedAgent
 from trainer.shared_device import DeviceAgent
 from trainer.signals import STOPPING, StopSignals
 from trainer.telemetry import Telemetry, joined
-from trainer.trace import NoTrace, Trace, merge, open_trace, remove_parts
+from trainer.trace import NoTrace, Trace, merge
 
 SUPERVISE_EVERY_S = 0.1
-SNAPSHOT_S = 5.0  # that workers may take to write down where they stand
-POLL_S = 2e-4
 
 
 @dataclass
@@ -88,7 +82,7 @@ class Shared:
 
 @dataclass
 class System:
-    """A run's parts, from :func:`build`. Whoever holds it calls :meth:`close`.
+    """A run's parts, from :func:`trainer.building.build`. Whoever holds it calls :meth:`close`.
 
     Args:
         config: the run.
@@ -227,87 +221,13 @@ class System:
         for learner in self.learners:
             learner.check()
 
-    def save(self, frames: int, whole: bool, more: dict[str, Any]) -> None:
-        """A checkpoint of every agent after ``frames`` frames, and the policy to play by; written aside and renamed.
-
-        Args:
-            frames: of the run.
-            whole: no round is going on: where the schedule has rounds, a run goes on from here as if never stopped.
-            more: what the training loop keeps of itself.
-
-        Raises:
-            OSError: the disk refuses; what was there before is still there.
-        """
-        start = time.monotonic()
-        if whole and self.config.schedule.name != "async":
-            self._snapshots(frames)
-        for agent in self.agents:  # all of them, or the frozen ones where others learn in their own processes
-            agent.save(frames)
-        saves = [learner.saves + learner.restarts for learner in self.learners]
-        for learner in self.learners:
-            learner.save(frames)
-        if self.shared is not None:
-            self._save_shared(frames, saves)
-        if self.pool is not None:
-            self.pool.save(self.run_dir / "pool")
-        run = {**more, "starts": self._starts(), "torch_rng": torch.get_rng_state()}
-        if self.pool is not None:
-            run["pool"] = self.pool.state_dict()
-        run["episodes"] = {
-            plan.name: own.episodes.state_dict() for plan, own in zip(self.plans, self.telemetry, strict=True)
-        }
-        path = self.run_dir / "checkpoints" / "last_policy.pt"
-        evaluating.save_policy(path, self.flat(), frames, float("nan"), run=run)
-        if self.pool is not None:
-            self.pool.forget(self.run_dir / "pool")
-        self.checkpoint_s = time.monotonic() - start
-        self.checkpoint_bytes = sum(agent.copy.bytes_written for agent in self.agents)
-
-    def _save_shared(self, frames: int, saves: list[int]) -> None:
-        """The shared agent, while all local agents wait between two rounds; one that died is not waited for."""
-        assert self.shared is not None
-        deadline, whole = time.monotonic() + SNAPSHOT_S, False
-        while time.monotonic() < deadline and not whole and all(own.alive for own in self.learners):
-            for learner in self.learners:
-                learner.read()
-            whole = all(own.saves + own.restarts > before for own, before in zip(self.learners, saves, strict=True))
-            if not self.shared.agent.serve():  # a round that is to end first may wait for it
-                time.sleep(POLL_S)
-        state = {"shared": self.shared.agent.state_dict(), "frames": frames, "whole": whole}
-        try:
-            checkpoint.save(self.run_dir / "checkpoints", state, frames, self.config.checkpoint.keep_last)
-        finally:
-            for learner in self.learners:
-                learner.go_on()
-
-    def _starts(self) -> list[int]:
-        """How often each worker was started until now, in this run and in those that it resumes."""
-        if self.shared is not None:
-            known = [*self.resumed.starts, *[0] * len(self.plans)]
-            return [start + own.restarts + 1 for start, own in zip(known, self.learners, strict=False)]
-        plans = self._collector_plans() if self.collectors is None else self.collectors.plans
-        return [plan.start + 1 for plan in plans]
-
-    def _snapshots(self, number: int) -> None:
-        """Every worker's state, for the checkpoint of that number; they wait for their next round."""
-        for rollout in self.rollouts:
-            rollout.save_snapshot(number)
-        board, deadline = self.board, time.monotonic() + SNAPSHOT_S
-        if self.collectors is None:
-            return
-        board.snapshot[0] = number
-        while (board.snapshots_done < number).any() and time.monotonic() < deadline:
-            if any(process.exitcode is not None for process in self.collectors.processes):
-                return  # check() says so; a checkpoint without its snapshots is a whole one all the same
-            time.sleep(POLL_S)
-
     def start(self) -> None:
         """Start every process; in the schedule ``sequential``, build the virtual workers instead.
 
         Raises:
             RunFailed: a process could not be started; :meth:`close` stops the others.
         """
-        config, plans = self.config, self._collector_plans()
+        config, plans = self.config, self.collector_plans()
         for worker in self.workers:
             example = (worker if isinstance(worker, Agent) else worker.agents[0]).replay.example()
             (worker.learner if isinstance(worker, Agent) else worker.stack).prepare(example)
@@ -330,7 +250,8 @@ class System:
         if "torch_rng" in self.resumed.run:  # recording the updates has drawn from it
             torch.set_rng_state(self.resumed.run["torch_rng"])
 
-    def _collector_plans(self) -> list[collecting.CollectorPlan]:
+    def collector_plans(self) -> list[collecting.CollectorPlan]:
+        """Of the workers that are started first, in their order."""
         agents = tuple(self.plans)
         number = agents[0].streams.num_workers
         starts = (self.resumed.starts + [max(self.resumed.starts, default=0)] * number)[:number]
@@ -403,105 +324,6 @@ def snapshot_path(run_dir: Path, worker: int) -> Path:
     return run_dir / "checkpoints" / f"collector_{worker}.pt"
 
 
-def published(plan: AgentPlan) -> Tensor:
-    """The newest weights on an agent's board, float32 [numel]."""
-    flat = torch.zeros(plan.weights.numel)
-    plan.weights.reader().pull(flat)
-    return flat
-
-
-def build(
-    config: Config, run_dir: Path, world: Sequence[tuple[str, EnvSpec]], device: torch.device, scratch: Path,
-    loggers: Loggers, stop: StopSignals,
-) -> System:  # fmt: skip
-    """Build every part that lives in this process; :meth:`System.start` starts the others.
-
-    Raises:
-        ConfigError: an agent's own configuration cannot be.
-        EnvError: a scripted player is asked for, and the game has none.
-    """
-    if config.schedule.name == "shared_gradient":
-        return build_shared(config, run_dir, world, device, scratch, loggers, stop)
-    plans = plan_agents(config, world, run_dir, scratch)
-    board = ControlBoard(plans[0].streams.num_workers)
-    board.command[0] = RUN
-    here = config.agents.learner != "process" or len(plans) == 1
-    frozen = {plan.name for plan in plans if plan.name in config.agents.frozen}
-    own = [plan for plan in plans if here or plan.name in frozen]
-    for name in config.agents.start_from:
-        if name not in [plan.name for plan in plans]:
-            raise ConfigError(
-                f"agents.start_from.{name} names no agent: there is {', '.join(plan.name for plan in plans)}"
-            )
-    agents = [Agent(plan, device, plan.name in frozen) for plan in own]
-    for agent in agents:
-        if agent.name in config.agents.start_from:
-            start_from(agent, Path(config.agents.start_from[agent.name]))
-    torch.manual_seed(config.seed + 1)
-    workers: list[Agent | StackedAgents] = [agent for agent in agents if not agent.frozen]
-    if config.agents.learner == "stacked":
-        workers = stacked([agent for agent in agents if not agent.frozen])
-    learners = [
-        LearnerProcess(plan, partial(start_learner, plan, board, device), loggers, config.agents.hang_seconds)
-        for plan in plans
-        if plan not in own
-    ]
-    if learners and config.schedule.name != "async":
-        raise ConfigError(
-            f"agents.learner=process learns while others collect, which schedule={config.schedule.name} does not: set "
-            "agents.learner=stacked or sequential"
-        )
-    telemetry = [Telemetry(plan.config, board, plan.board, plan.streams.rows) for plan in plans]
-    remove_parts(run_dir)
-    trace = open_trace(config, "learner" if workers else "main")
-    for worker in workers:
-        learning.follow(trace, worker)
-    pool = None
-    if envs.against_opponents(config.env):
-        pool = open_pool(config, run_dir, plans[0].weights.numel, plans[0].streams.num_workers)
-    return System(
-        config, run_dir, plans, device, board, telemetry, loggers, stop, agents, workers, learners, pool=pool,
-        trace=trace,
-    )  # fmt: skip
-
-
-def build_shared(
-    config: Config, run_dir: Path, world: Sequence[tuple[str, EnvSpec]], device: torch.device, scratch: Path,
-    loggers: Loggers, stop: StopSignals,
-) -> System:  # fmt: skip
-    """As :func:`build` for the schedule ``shared_gradient``, whose local agents live in processes of their own.
-
-    Raises:
-        ConfigError: the world has several agents.
-    """
-    plans, schedule = plan_local_agents(config, world, run_dir, scratch), config.schedule
-    learner = Agent(plans[0], torch.device("cpu")).learner
-    agent: SharedAgent | DeviceAgent
-    if schedule.applier == "device" or (schedule.applier == "auto" and device.type == "cuda"):
-        agent = DeviceAgent(learner, len(plans), device, schedule.application)
-    else:
-        agent = SharedAgent(learner, len(plans), scratch / "shared_agent", schedule.application)
-    controls = [ControlBoard(1) for _ in plans]
-    for board in controls:
-        board.command[0] = RUN
-    remove_parts(run_dir)
-    telemetry = [
-        Telemetry(config, board, plan.board, plan.streams.rows) for plan, board in zip(plans, controls, strict=True)
-    ]
-    system = System(
-        config, run_dir, plans, device, controls[0], telemetry, loggers, stop, agents=[], workers=[],
-        shared=Shared(agent, learner, controls),
-    )  # fmt: skip
-    system.learners = [
-        LearnerProcess(
-            plan, partial(start_local_agent, system, plan), loggers, config.agents.hang_seconds, "agent",
-            " with the shared weights",
-        )
-        for plan in plans
-    ]  # fmt: skip
-    return system
-
-
 def start_local_agent(system: System, plan: AgentPlan, pipe: Connection) -> BaseProcess:
     """A local agent's process; one that takes a dead one's place ends its episodes first."""
     assert system.shared is not None
@@ -524,14 +346,6 @@ def start_local_agent(system: System, plan: AgentPlan, pipe: Connection) -> Base
     return process
 
 
-def stacked(agents: Sequence[Agent]) -> list[Agent | StackedAgents]:
-    """Agents that are alike in one stack, the others by themselves."""
-    groups: dict[tuple, list[Agent]] = {}
-    for agent in agents:
-        groups.setdefault(update_key(agent.plan), []).append(agent)
-    return [StackedAgents(group) if len(group) > 1 else group[0] for group in groups.values()]
-
-
 def start_learner(plan: AgentPlan, board: ControlBoard, device: torch.device, pipe: Connection) -> BaseProcess:
     """An agent's own learner process, on the visible GPUs in turn, or on the CPU."""
     where = f"cuda:{plan.number % torch.cuda.device_count()}" if device.type == "cuda" else str(device)
@@ -543,16 +357,6 @@ def start_learner(plan: AgentPlan, board: ControlBoard, device: torch.device, pi
     )
     process.start()
     return process
-
-
-def start_from(agent: Agent, path: Path) -> None:
-    """Begin with the policy of another run.
-
-    Raises:
-        ConfigError: it cannot be read, or has another network.
-    """
-    flat = checkpoint.named_weights(path, agent.plan.weights.numel, f"agents.start_from.{agent.name}")
-    agent.learner.load_flat(flat)
 
 
 def _virtual_worker(plan: collecting.CollectorPlan, board: ControlBoard) -> collecting.Rollout:
@@ -577,50 +381,3 @@ def use_fork_server() -> None:
         multiprocessing.forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def collector_arguments(plans: list[collecting.CollectorPlan], board: ControlBoard) -> dict[str, Any]:
-    """What TorchRL's collector is made of; its own replay and policy are the first agent's."""
-    agents = plans[0].agents
-    first = agents[0]
-    policy_factory = partial(make_policy, first.config, first.spec)
-    with torch.random.fork_rng(devices=[]):
-        policy = (
-            policy_factory()
-        )  # not the learner's: TorchRL moves what it gets into shared memory (torchrl.md, trap 5)
-    buffer = TensorDictReplayBuffer(storage=first.storage, batch_size=first.config.learner.batch_size, shared=True)
-    own = [dataclasses.replace(plan, agents=tuple(without_scheme(agent) for agent in agents)) for plan in plans]
-    return {
-        "create_env_fn": [collecting.make_environment] * len(plans),
-        "create_env_kwargs": [{"plan": plan, "board": board} for plan in own],
-        "policy": policy,
-        "policy_factory": policy_factory,
-        "frames_per_batch": first.config.collector.envs_per_worker,
-        "total_frames": -1,
-        "replay_buffer": buffer,
-        "extend_buffer": False,
-        "collector_class": collecting.StreamCollector,
-        "weight_sync_schemes": {model_id(agent): agent.weights for agent in agents},
-    }
-
-
-def without_scheme(plan: AgentPlan) -> AgentPlan:
-    """The plan with a weights board of its own on the same memory: TorchRL ties a scheme to one collector."""
-    return dataclasses.replace(plan, weights=plan.weights.another())
-
-
-def choose_device(name: str) -> torch.device:
-    """``auto`` is the first CUDA device, or the CPU.
-
-    Raises:
-        ConfigError: a device that is not there.
-    """
-    if name == "auto":
-        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        raise ConfigError(
-            f"learner.device={name} is not there: torch sees {torch.cuda.device_count()} CUDA devices; "
-            "use learner.device=cpu or auto"
-        )
-    return device

@@ -18,6 +18,7 @@ import envs
 from envs import EnvError, EnvSpec
 from trainer import checkpoint, league, plot, run_folder
 from trainer.agents import own_config, streams_of, wants_values
+from trainer.building import build, choose_device
 from trainer.config import SEEDS_PER_RUN, Config, first_line, to_dict
 from trainer.errors import RunFailed
 from trainer.learning import NotFinite
@@ -29,9 +30,10 @@ from trainer.processes.evaluator import Evaluation
 from trainer.replay import row_bytes
 from trainer.resources import allow_open_files, check_fits, keep_freed_memory
 from trainer.resume import restore
+from trainer.saving import save
 from trainer.schedules import SCHEDULES
 from trainer.signals import Stopped, StopSignals
-from trainer.system import SUPERVISE_EVERY_S, System, build, choose_device
+from trainer.system import SUPERVISE_EVERY_S, System
 
 STOP_S = 2.0  # until a signal interrupts a training loop that does not look at it
 
@@ -230,7 +232,7 @@ def keep(system: System, loop: Loop, frames: int, may_fail: bool = False) -> Non
         RunFailed: the disk refuses, and this was the last chance.
     """
     try:
-        system.save(frames, loop.whole, loop.state_dict())
+        save(system, frames, loop.whole, loop.state_dict())
     except OSError as error:
         text = (
             f"the checkpoint could not be written ({error}): make room in {system.run_dir}, the one before it is whole"

@@ -1,0 +1,154 @@
+"""Builds the parts of a run that live in the main process; ``system.py`` starts the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+import envs
+from envs import EnvSpec
+from trainer import checkpoint
+from trainer.agents import plan_agents, plan_local_agents, update_key
+from trainer.boards import RUN, ControlBoard
+from trainer.config import Config, ConfigError
+from trainer.learners import LearnerProcess
+from trainer.loggers import Loggers
+from trainer.pool import open_pool
+from trainer.processes import learner as learning
+from trainer.processes.learner import Agent, StackedAgents
+from trainer.shared import SharedAgent
+from trainer.shared_device import DeviceAgent
+from trainer.signals import StopSignals
+from trainer.system import Shared, System, start_learner, start_local_agent
+from trainer.telemetry import Telemetry
+from trainer.trace import open_trace, remove_parts
+
+
+def build(
+    config: Config, run_dir: Path, world: Sequence[tuple[str, EnvSpec]], device: torch.device, scratch: Path,
+    loggers: Loggers, stop: StopSignals,
+) -> System:  # fmt: skip
+    """Build every part that lives in this process; :meth:`System.start` starts the others.
+
+    Raises:
+        ConfigError: an agent's own configuration cannot be.
+        EnvError: a scripted player is asked for, and the game has none.
+    """
+    if config.schedule.name == "shared_gradient":
+        return build_shared(config, run_dir, world, device, scratch, loggers, stop)
+    plans = plan_agents(config, world, run_dir, scratch)
+    board = ControlBoard(plans[0].streams.num_workers)
+    board.command[0] = RUN
+    here = config.agents.learner != "process" or len(plans) == 1
+    frozen = {plan.name for plan in plans if plan.name in config.agents.frozen}
+    own = [plan for plan in plans if here or plan.name in frozen]
+    for name in config.agents.start_from:
+        if name not in [plan.name for plan in plans]:
+            raise ConfigError(
+                f"agents.start_from.{name} names no agent: there is {', '.join(plan.name for plan in plans)}"
+            )
+    agents = [Agent(plan, device, plan.name in frozen) for plan in own]
+    for agent in agents:
+        if agent.name in config.agents.start_from:
+            start_from(agent, Path(config.agents.start_from[agent.name]))
+    torch.manual_seed(config.seed + 1)
+    workers: list[Agent | StackedAgents] = [agent for agent in agents if not agent.frozen]
+    if config.agents.learner == "stacked":
+        workers = stacked([agent for agent in agents if not agent.frozen])
+    learners = [
+        LearnerProcess(plan, partial(start_learner, plan, board, device), loggers, config.agents.hang_seconds)
+        for plan in plans
+        if plan not in own
+    ]
+    if learners and config.schedule.name != "async":
+        raise ConfigError(
+            f"agents.learner=process learns while others collect, which schedule={config.schedule.name} does not: set "
+            "agents.learner=stacked or sequential"
+        )
+    telemetry = [Telemetry(plan.config, board, plan.board, plan.streams.rows) for plan in plans]
+    remove_parts(run_dir)
+    trace = open_trace(config, "learner" if workers else "main")
+    for worker in workers:
+        learning.follow(trace, worker)
+    pool = None
+    if envs.against_opponents(config.env):
+        pool = open_pool(config, run_dir, plans[0].weights.numel, plans[0].streams.num_workers)
+    return System(
+        config, run_dir, plans, device, board, telemetry, loggers, stop, agents, workers, learners, pool=pool,
+        trace=trace,
+    )  # fmt: skip
+
+
+def build_shared(
+    config: Config, run_dir: Path, world: Sequence[tuple[str, EnvSpec]], device: torch.device, scratch: Path,
+    loggers: Loggers, stop: StopSignals,
+) -> System:  # fmt: skip
+    """As :func:`build` for the schedule ``shared_gradient``, whose local agents live in processes of their own.
+
+    Raises:
+        ConfigError: the world has several agents.
+    """
+    plans, schedule = plan_local_agents(config, world, run_dir, scratch), config.schedule
+    learner = Agent(plans[0], torch.device("cpu")).learner
+    agent: SharedAgent | DeviceAgent
+    if schedule.applier == "device" or (schedule.applier == "auto" and device.type == "cuda"):
+        agent = DeviceAgent(learner, len(plans), device, schedule.application)
+    else:
+        agent = SharedAgent(learner, len(plans), scratch / "shared_agent", schedule.application)
+    controls = [ControlBoard(1) for _ in plans]
+    for board in controls:
+        board.command[0] = RUN
+    remove_parts(run_dir)
+    telemetry = [
+        Telemetry(config, board, plan.board, plan.streams.rows) for plan, board in zip(plans, controls, strict=True)
+    ]
+    system = System(
+        config, run_dir, plans, device, controls[0], telemetry, loggers, stop, agents=[], workers=[],
+        shared=Shared(agent, learner, controls),
+    )  # fmt: skip
+    system.learners = [
+        LearnerProcess(
+            plan, partial(start_local_agent, system, plan), loggers, config.agents.hang_seconds, "agent",
+            " with the shared weights",
+        )
+        for plan in plans
+    ]  # fmt: skip
+    return system
+
+
+def stacked(agents: Sequence[Agent]) -> list[Agent | StackedAgents]:
+    """Agents that are alike in one stack, the others by themselves."""
+    groups: dict[tuple, list[Agent]] = {}
+    for agent in agents:
+        groups.setdefault(update_key(agent.plan), []).append(agent)
+    return [StackedAgents(group) if len(group) > 1 else group[0] for group in groups.values()]
+
+
+def start_from(agent: Agent, path: Path) -> None:
+    """Begin with the policy of another run.
+
+    Raises:
+        ConfigError: it cannot be read, or has another network.
+    """
+    flat = checkpoint.named_weights(path, agent.plan.weights.numel, f"agents.start_from.{agent.name}")
+    agent.learner.load_flat(flat)
+
+
+def choose_device(name: str) -> torch.device:
+    """``auto`` is the first CUDA device, or the CPU.
+
+    Raises:
+        ConfigError: a device that is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise ConfigError(
+            f"learner.device={name} is not there: torch sees {torch.cuda.device_count()} CUDA devices; "
+            "use learner.device=cpu or auto"
+        )
+    return device
