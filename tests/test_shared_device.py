@@ -148,6 +148,27 @@ def test_who_waits_for_a_closed_one_goes_on(tmp_path: Path) -> None:
     assert shared.version == 0
 
 
+def test_who_waits_for_a_busy_main_process_is_not_taken_for_hung(
+    small_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The main process does nothing for twice as long as an agent may be silent; then it looks who is."""
+    serve, asked = DeviceAgent.serve, []
+
+    def busy_once(shared: DeviceAgent) -> bool:
+        if shared.version == 100 and not asked:
+            asked.append(shared.version)
+            while not (shared.sent > shared.applied).all():  # all of them wait
+                time.sleep(0.01)
+            time.sleep(8.0)
+        return serve(shared)
+
+    monkeypatch.setattr(DeviceAgent, "serve", busy_once)
+    config = small_config(schedule=ON_DEVICE, agents={"hang_seconds": 4.0}, budget_frames=2_000)
+    summary = train(config, [])
+    assert asked and summary["status"] == "finished"
+    assert summary["learner_restarts"] == 0
+
+
 @pytest.mark.parametrize("name", ["dqn", "everything"])
 def test_one_local_agent_learns_bit_for_bit_what_sequential_learns(
     name: str, small_config: Callable[..., Config]

@@ -19,7 +19,7 @@ very same lines run.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -56,6 +56,7 @@ class DeviceAgent:
         newest: int64 [3], number of the newest slot's publication, and the versions in slots 0 and 1; main.
         closed: int64 [1], nothing is applied any more; main.
         version: steps of the shared optimiser; in the main process.
+        beat: called while a local agent waits for the main process; in its own process.
 
     Raises:
         RunFailed: the shared memory cannot be page-locked.
@@ -107,6 +108,7 @@ class DeviceAgent:
         for name, tensor in fields.items():
             setattr(self, name, tensor.numpy())
         self._held = 0  # version of the weights that this process's local agent has
+        self.beat: Callable[[], None] = lambda: None
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("mode", "_shapes", "_fields", "_block")}
@@ -147,6 +149,7 @@ class DeviceAgent:
         while self.applied[number] < self.sent[number]:
             if self.closed[0]:
                 return False
+            self.beat()  # who waits for the main process is not hung, however long that is busy
             time.sleep(POLL_S)
         return True
 

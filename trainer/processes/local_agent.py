@@ -112,6 +112,8 @@ def _build(
         own.board.updates[0] = agent.limiter.updates
         if own.board.lost_at[0]:
             agent.limiter.begin_again(int(own.board.lost_at[0]))
+    if isinstance(shared, DeviceAgent):
+        shared.beat = agent.beat
     agent.publish()
     return agent, rollout
 
