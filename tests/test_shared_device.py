@@ -224,7 +224,7 @@ def test_every_update_is_a_step_of_the_shared_optimiser(application: str, small_
     row, shared = counts_of(config)
     updates, frames = ([row[f"local_{p}/{what}"] for p in range(3)] for what in ("updates", "frames"))
     assert updates == [(own - 200) // 4 for own in frames]
-    assert summary["updates"] == sum(updates) == shared["version"] == shared["steps"]
+    assert summary["updates"] == sum(updates) == shared["version"] == shared["steps"] == row["optimizer_steps"]
     assert shared["counts"][:, APPLIED].tolist() == updates
     assert "lock_recoveries" not in row  # nobody takes a lock
     assert all(row[f"local_{p}/staleness_updates"] > 0 for p in range(3))  # others came between

@@ -38,6 +38,7 @@ def run_shared_gradient(system: System) -> Iterator[bool]:
         if not system.shared.agent.serve():
             time.sleep(IDLE_S)
         yield True
+    system.shared.agent.serve()  # what was sent by who did not wait for it
 
 
 def run_sync(system: System) -> Iterator[bool]:

@@ -210,7 +210,7 @@ class DeviceAgent:
         return int(self.applied[number])
 
     def figures(self, number: int) -> dict[str, float]:
-        """Of a local agent: mean number of the others' updates between its weights and its gradient."""
+        """Of a local agent: mean number of updates between its weights and its gradient, with ``hogwild`` its own too."""
         return {"staleness_updates": float(self._staleness[number] / max(1, self._taken[number]))}
 
     def totals(self) -> dict[str, int]:
