@@ -23,6 +23,7 @@ from trainer.algorithms import ALGORITHMS
 from trainer.config import AlgorithmConfig, Config, ConfigError, LearnerConfig
 from trainer.learning import Learner
 from trainer.shared import APPLIED, OVERLAPPED, SharedAgent
+from trainer.system import System
 from trainer.train import train
 
 FAMILY: dict[str, dict[str, Any]] = {
@@ -97,6 +98,26 @@ def test_every_update_is_a_step_of_the_shared_optimiser(application: str, small_
         counts = flat(config)["shared"]["counts"].numpy()
         assert counts[:, APPLIED].sum() == sum(updates) >= row["optimizer_steps"]
         assert "overlapped_updates" in row
+
+
+def test_a_round_that_is_given_its_updates_makes_no_more(
+    small_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even when the budget is used up and the main process is late to see it."""
+    finished = System.finished
+
+    def late(system: System) -> bool:
+        done = finished(system)
+        time.sleep(1.0 if done else 0.0)
+        return done
+
+    monkeypatch.setattr(System, "finished", late)
+    sections = {"budget_frames": 640, "collector": {"num_workers": 1}}
+    rounds = {"frames_per_round": 32, "updates_per_round": 2, "frames_per_update": 1.0}
+    alone = small_config("alone", schedule={**ALONE, **rounds}, **sections)
+    reference = small_config("reference", schedule={"name": "sequential", **rounds}, **sections)
+    assert train(alone, [])["updates"] == train(reference, [])["updates"] > 0
+    assert flat(alone, "local_0")["limiter"]["updates"] == flat(reference)["limiter"]["updates"]
 
 
 def make_learner() -> Learner:

@@ -73,7 +73,8 @@ def run(
                     pipe.send(saved(partial(_save, agent, rollout), number))
             elif not waiting and frames < own.config.budget_frames:
                 _round(agent, rollout, boards)
-            elif waiting or not agent.work():  # what a predecessor's last rows still owe
+            elif waiting or own.config.schedule.updates_per_round is not None or not agent.work():
+                # where updates follow frames, a predecessor's last rows may still owe some
                 time.sleep(IDLE_S)
     except (BrokenPipeError, ConnectionResetError, EOFError):
         os._exit(1)  # the main process is gone
