@@ -169,6 +169,18 @@ def test_who_waits_for_a_busy_main_process_is_not_taken_for_hung(
     assert summary["learner_restarts"] == 0
 
 
+def test_device_that_has_failed_leaves_no_process(
+    small_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(shared: DeviceAgent) -> None:
+        raise RuntimeError("CUDA error")  # as every call says once one of them has failed
+
+    monkeypatch.setattr(DeviceAgent, "close", fail)
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        train(small_config(schedule=ON_DEVICE, budget_frames=400), [])
+    assert torch.multiprocessing.active_children() == []
+
+
 @pytest.mark.parametrize("name", ["dqn", "everything"])
 def test_one_local_agent_learns_bit_for_bit_what_sequential_learns(
     name: str, small_config: Callable[..., Config]

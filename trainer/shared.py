@@ -169,6 +169,9 @@ class SharedAgent:
         figures = {"staleness_updates": float(own[STALENESS] / max(1, own[APPLIED]))}
         return figures if self.mode == "locked" else {**figures, "overlapped_updates": int(own[OVERLAPPED])}
 
+    def dismiss(self) -> None:
+        """Nothing to do: nobody waits for the main process."""
+
     def close(self) -> None:
         """Let go of the lock's file; safe to call twice."""
         if self._file >= 0:

@@ -210,16 +210,24 @@ class DeviceAgent:
         return int(self.applied[number])
 
     def figures(self, number: int) -> dict[str, float]:
-        """Of a local agent: mean number of updates between its weights and its gradient, with ``hogwild`` its own too."""
+        """Of a local agent: mean number of updates between its weights and its gradient, its own too (hogwild)."""
         return {"staleness_updates": float(self._staleness[number] / max(1, self._taken[number]))}
 
     def totals(self) -> dict[str, int]:
         """Of the shared optimiser, for the loggers."""
         return {"optimizer_steps": self.version}
 
-    def close(self) -> None:
-        """Let nobody wait for it any more, and give the page-locked memory back; safe to call twice."""
+    def dismiss(self) -> None:
+        """Let nobody wait for it any more."""
         self.closed[0] = 1
+
+    def close(self) -> None:
+        """Give the page-locked memory back; safe to call twice.
+
+        Raises:
+            RuntimeError: the device has failed, which it says to whoever asks it anything.
+        """
+        self.dismiss()
         if self._locked_pages:
             torch.cuda.synchronize(self._device)
             torch.cuda.cudart().cudaHostUnregister(self._block.data_ptr())

@@ -299,7 +299,7 @@ class System:
         for board in [self.board] if self.shared is None else self.shared.controls:
             board.command[0] = STOP
         if self.shared is not None:
-            self.shared.agent.close()  # no local agent waits for it any more
+            self.shared.agent.dismiss()  # no local agent waits for it any more
         if self.evaluator is not None:
             self.evaluator.close()
         for learner in self.learners:
@@ -317,6 +317,8 @@ class System:
         except OSError as error:
             self.loggers.event(f"warning: the trace could not be written ({error}): make room in {self.run_dir}")
         torch.set_num_threads(self.config.learner.num_threads)
+        if self.shared is not None:
+            self.shared.agent.close()  # last: a device that has failed fails here again
 
 
 def snapshot_path(run_dir: Path, worker: int) -> Path:
