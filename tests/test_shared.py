@@ -134,7 +134,7 @@ def gradients_of(learner: Learner, seed: int) -> list[torch.Tensor]:
     return [torch.randn(p.shape, generator=generator) for p in learner.trained]
 
 
-def apply_many(number: int, shared: SharedAgent, count: int, out: Path) -> None:
+def apply_many(number: int, shared: SharedAgent, count: int, out: Path, pause_s: float = 0.0) -> None:
     """Body of a process: updates with gradients of known seeds, and which version each of them made."""
     learner = make_learner()
     shared.join(number, learner)
@@ -142,6 +142,7 @@ def apply_many(number: int, shared: SharedAgent, count: int, out: Path) -> None:
     for i in range(count):
         shared.apply(number, learner, gradients_of(learner, 1_000 * number + i))
         made.append(int(shared.counts[number, -1]))  # the version that it took with it
+        time.sleep(pause_s)
     out.write_text(json.dumps(made))
 
 
@@ -165,6 +166,23 @@ def test_four_agents_gradients_in_their_order_give_the_same_weights_in_one_proce
     found = [torch.empty_like(p) for p in learner.trained]
     shared.pull(None, found)
     assert all(torch.equal(mine, its) for mine, its in zip(learner.trained, found, strict=True))
+
+
+def test_what_is_kept_while_a_local_agent_goes_on_is_of_one_version(tmp_path: Path) -> None:
+    """Adam's steps are counted within the slot, and the version beside it."""
+    learner = make_learner()
+    shared = SharedAgent(learner, 1, tmp_path / "lock", "locked")
+    out = tmp_path / "out"
+    process = multiprocessing.get_context("spawn").Process(target=apply_many, args=(0, shared, 5_000, out, 1e-4))
+    process.start()
+    while not shared.version:
+        time.sleep(0.01)
+    kept = set()
+    while not out.exists():
+        state = shared.state_dict()
+        kept.add((state["steps"], state["version"]))
+    process.join()
+    assert len(kept) > 2 and all(steps == version for steps, version in kept)
 
 
 class Deadly(list):

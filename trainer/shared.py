@@ -179,14 +179,19 @@ class SharedAgent:
             self._file = -1  # the number may be another file's by now
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, moments, step and counts, while no local agent is at an update."""
-        slot = self.version % 2 if self.mode == "locked" else 0
-        return {
-            "state": self._state[slot].clone(),
-            "steps": float(self._steps[slot]),
-            "version": self.version,
-            "counts": self._counts.clone(),
-        }
+        """Weights, moments, step and counts, with ``locked`` all of one version though local agents may go on."""
+        while True:
+            version = self.version
+            slot = version % 2 if self.mode == "locked" else 0
+            found = {
+                "state": self._state[slot].clone(),
+                "steps": float(self._steps[slot]),
+                "version": version,
+                "counts": self._counts.clone(),
+            }
+            # Else the slot may have been written meanwhile. Whoever goes on waits too when its round has ended.
+            if self.mode == "hogwild" or self.version == version:
+                return found
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint, before any local agent is started; counts are kept of as many as there were."""
