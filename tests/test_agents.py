@@ -395,6 +395,10 @@ def test_own_values_reach_their_agent_only_and_wrong_ones_are_refused(
         wrong = replace(config, agents=replace(config.agents, overrides=overrides))
         with pytest.raises(ConfigError, match=message):
             plan_agents(wrong, envs.describe_world(wrong.env), tmp_path, tmp_path)
+    for key, value in (("frozen", ["agent_7"]), ("start_from", {"agent_7": "policy.pt"})):
+        wrong = replace(config, agents=replace(config.agents, overrides={}, **{key: value}))
+        with pytest.raises(ConfigError, match=f"agents.{key}.agent_7 names no agent of Counting"):
+            plan_agents(wrong, envs.describe_world(wrong.env), tmp_path, tmp_path)
 
 
 def test_sixty_agents_start(small_config: Callable[..., Config]) -> None:

@@ -281,3 +281,7 @@ def test_what_it_cannot_do_is_refused(small_config: Callable[..., Config]) -> No
     )
     with pytest.raises(ConfigError, match="schedule=shared_gradient trains one agent, and CountingAgents has 2"):
         train(several, [])
+    for key, value in (("overrides", {"agent": {}}), ("frozen", ["agent"]), ("start_from", {"agent": "policy.pt"})):
+        named = small_config(key, schedule={"name": "shared_gradient"}, agents={key: value})
+        with pytest.raises(ConfigError, match=f"agents.{key} does nothing with schedule=shared_gradient"):
+            train(named, [])

@@ -25,6 +25,7 @@ from trainer.replay import StreamLayout, layout, open_storage
 
 AGENT_SEEDS = 7_919  # between the seeds of two agents
 OWN = ("algorithm", "learner", "replay", "collector", "schedule")  # sections that an agent may have its own values of
+NAMING = ("overrides", "frozen", "start_from")  # keys of the section `agents` that name agents
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,13 @@ def plan_agents(config: Config, world: Sequence[tuple[str, EnvSpec]], run_dir: P
     """A plan for each agent of a world, with empty boards and an empty replay in ``scratch``.
 
     Raises:
-        ConfigError: ``agents.overrides`` names an agent or a key that there is not.
+        ConfigError: a key of ``agents`` names an agent, or a key of its own, that there is not.
     """
     names = [name for name, _ in world]
-    for name in config.agents.overrides:
-        if name not in names:
-            raise ConfigError(f"agents.overrides.{name} names no agent of {config.env.id}: it has {', '.join(names)}")
+    for key in NAMING:
+        for name in getattr(config.agents, key):
+            if name not in names:
+                raise ConfigError(f"agents.{key}.{name} names no agent of {config.env.id}: it has {', '.join(names)}")
     configs = [own_config(config, name) for name in names]  # all of them can be, before anything is made
     if len(world) == 1:
         return _plans(names, configs, [world[0][1]], [run_dir], [scratch])
@@ -79,8 +81,13 @@ def plan_local_agents(
     """A plan for each local agent of the schedule ``shared_gradient``: the same agent, with a replay of its own.
 
     Raises:
-        ConfigError: the world has several agents.
+        ConfigError: the world has several agents, or a key of ``agents`` names one.
     """
+    for key in NAMING:
+        if getattr(config.agents, key):
+            raise ConfigError(
+                f"agents.{key} does nothing with schedule=shared_gradient, which trains one agent: leave it out"
+            )
     if len(world) > 1:
         raise ConfigError(
             f"schedule=shared_gradient trains one agent, and {config.env.id} has {len(world)}: use schedule=async"

@@ -45,11 +45,6 @@ def build(
     here = config.agents.learner != "process" or len(plans) == 1
     frozen = {plan.name for plan in plans if plan.name in config.agents.frozen}
     own = [plan for plan in plans if here or plan.name in frozen]
-    for name in config.agents.start_from:
-        if name not in [plan.name for plan in plans]:
-            raise ConfigError(
-                f"agents.start_from.{name} names no agent: there is {', '.join(plan.name for plan in plans)}"
-            )
     agents = [Agent(plan, device, plan.name in frozen) for plan in own]
     for agent in agents:
         if agent.name in config.agents.start_from:
