@@ -59,4 +59,4 @@ def _ratings(axes: Axes, players: list[dict[str, Any]]) -> None:
 
 
 def _label(player: dict[str, Any]) -> str:
-    return EngFormatter(sep="", places=0)(player["frames"]) if player["kind"] == "snapshot" else player["name"]
+    return EngFormatter(sep="", places=1)(player["frames"]) if player["kind"] == "snapshot" else player["name"]
