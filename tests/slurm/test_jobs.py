@@ -469,9 +469,11 @@ def test_job_is_requeued_once_and_goes_on(place: Place) -> None:
     assert place.out().count("got USR1") == (name in ("time_is_up", "time_limit"))
     assert place.out().count("requeued at") == (name != "node_fails")
     for rank in range(1, 6):
-        first, last = place.checkpoints(rank)
-        assert 0 < first < last
-        assert f"resumed at {first} frames" in place.log(rank)
+        *saved, last = place.checkpoints(rank)
+        assert len(saved) == 1 or (name == "node_fails" and not saved)  # such a node need not wait for anybody to save
+        for first in saved:
+            assert 0 < first < last
+            assert f"resumed at {first} frames" in place.log(rank)
         assert place.summary(rank) == {"status": "finished", "frames": last}
     assert place.left() == {"shared": [], "scratch": []}
 
