@@ -17,6 +17,8 @@ from trainer.boards import WeightsReader
 from trainer.config import Config
 from trainer.pool import DRAW, KINDS, LATEST, LOSS, RANDOM, SCRIPTED, SNAPSHOTS, WIN, OpponentPool
 
+BLOCK = 16  # rows of each network in one pass: mostly few games wait for an opponent at a time
+
 _STATE = ("kind", "member", "own", "_slots", "_versions", "_loaded", "_leaving")
 
 
@@ -52,8 +54,9 @@ class PoolOpponents:
         self._versions = np.zeros(count, np.int64)  # of it: the slot may hold another snapshot by now
         self._loaded = np.zeros(count, np.int64)  # when it was given it: 1, 2, ...
         self._leaving = np.zeros(1, np.int64)  # a member that no new game is given, to make room; 0: none
-        self._seen = [np.zeros((count, num_games, *leaf.shape), leaf.dtype) for leaf in spec.leaves]
-        self._mask = np.ones((count, num_games, spec.num_actions), bool)
+        self._block = min(BLOCK, num_games)
+        self._seen = [np.zeros((count, self._block, *leaf.shape), leaf.dtype) for leaf in spec.leaves]
+        self._mask = np.ones((count, self._block, spec.num_actions), bool)
         self._policy: Policy = stacked_policy(
             [actor.module[0].module for actor in actors], self._members, self._seen, self._mask
         )
@@ -129,12 +132,7 @@ class PoolOpponents:
         learned = kinds >= LATEST
         if learned.any():
             own = rows[learned]
-            observation = game.observe(own)
-            for name, seen in zip(self._names, self._seen, strict=True):
-                seen[:, own] = observation[name]
-            self._mask[:, own] = observation["action_mask"]
-            chosen, _ = self._policy(self._seen, self._mask)
-            actions[learned] = chosen[self.member[own, seats[learned]], own]
+            actions[learned] = self._by_networks(game.observe(own), self.member[own, seats[learned]])
             strays = learned & (self._rng.random(len(rows)) < self._epsilon)
             if strays.any():
                 actions[strays] = random_player(game, self._rng, rows[strays])
@@ -144,6 +142,22 @@ class PoolOpponents:
                 player = self._players[kind]
                 assert player is not None  # it is drawn only where there is one
                 actions[theirs] = player(game, self._rng, rows[theirs])
+        return actions
+
+    def _by_networks(self, observation: dict[str, np.ndarray], members: np.ndarray) -> np.ndarray:
+        """Greedy actions int64 [M] of ``members``, int64 [M], on an observation, arrays [M, ...]; block by block."""
+        actions, place = np.zeros(len(members), np.int64), np.zeros(len(members), np.int64)
+        for member in range(len(self._members)):
+            own = members == member
+            place[own] = np.arange(np.count_nonzero(own))
+        for block in range(int(place.max()) // self._block + 1):
+            now = np.flatnonzero(place // self._block == block)
+            who, where = members[now], place[now] % self._block
+            for name, seen in zip(self._names, self._seen, strict=True):
+                seen[who, where] = observation[name][now]
+            self._mask[who, where] = observation["action_mask"][now]
+            chosen, _ = self._policy(self._seen, self._mask)
+            actions[now] = chosen[who, where]
         return actions
 
     def ended(self, game: Any, rows: np.ndarray, seats: np.ndarray) -> None:
