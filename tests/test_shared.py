@@ -39,15 +39,17 @@ def flat(config: Config, agent: str = "") -> dict[str, Any]:
     return newest(folder / "agents" / agent if agent else folder)
 
 
-@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize(
+    ("name", "applier"), [*((name, "local") for name in FAMILY), ("dqn", "device"), ("everything", "device")]
+)
 def test_one_local_agent_learns_bit_for_bit_what_sequential_learns(
-    name: str, small_config: Callable[..., Config]
+    name: str, applier: str, small_config: Callable[..., Config]
 ) -> None:
     sections = {
         "algorithm": {"hidden_sizes": [16], **FAMILY[name]}, "budget_frames": 4_400,
         "collector": {"num_workers": 1}, "env": {"id": "CartPole-v1", "backend": "gymnasium"},
     }  # fmt: skip
-    alone = small_config("alone", schedule=ALONE, **sections)
+    alone = small_config("alone", schedule={**ALONE, "applier": applier}, **sections)
     reference = small_config("reference", schedule={"name": "sequential", "frames_per_round": 32}, **sections)
     assert train(alone, [])["status"] == train(reference, [])["status"] == "finished"
     mine, its, shared = flat(alone, "local_0"), flat(reference), flat(alone)["shared"]

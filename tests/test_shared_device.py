@@ -181,27 +181,6 @@ def test_device_that_has_failed_leaves_no_process(
     assert torch.multiprocessing.active_children() == []
 
 
-@pytest.mark.parametrize("name", ["dqn", "everything"])
-def test_one_local_agent_learns_bit_for_bit_what_sequential_learns(
-    name: str, small_config: Callable[..., Config]
-) -> None:
-    sections = {
-        "algorithm": {"hidden_sizes": [16], **FAMILY[name]}, "budget_frames": 4_400,
-        "collector": {"num_workers": 1}, "env": {"id": "CartPole-v1", "backend": "gymnasium"},
-    }  # fmt: skip
-    alone = small_config("alone", schedule=ON_DEVICE, **sections)
-    reference = small_config("reference", schedule={"name": "sequential", "frames_per_round": 32}, **sections)
-    assert train(alone, [])["status"] == train(reference, [])["status"] == "finished"
-    mine, its, shared = flat(alone, "local_0"), flat(reference), flat(alone)["shared"]
-    assert its["limiter"]["updates"] == mine["limiter"]["updates"] == shared["version"] >= 1_000
-    assert differences(its["learner"]["loss"], mine["learner"]["loss"]) == []  # the target network too
-    assert differences(its["sampler"], mine["sampler"]) == []
-    moments = its["learner"]["optimizer"]["state"].values()
-    for place, key in ((1, "exp_avg"), (2, "exp_avg_sq")):
-        assert torch.equal(shared["state"][place], torch.cat([m[key].flatten() for m in moments]))
-    assert shared["steps"] == 1.0 * shared["version"]
-
-
 @pytest.mark.parametrize("second", ["device", "local"])
 def test_it_goes_on_bit_for_bit_too(second: str, small_config: Callable[..., Config]) -> None:
     """Also where the local agents apply their gradients by themselves from then on."""
