@@ -155,9 +155,8 @@ def test_without_both_seats_nothing_is_played_back(
     assert abs(int(plan.board.episodes_done[0]) - rollout.seats[0].rows["final"][:STEPS].sum()) <= N
 
 
-def test_several_other_seats_are_played_back_one_after_another() -> None:
-    """Ludo of four: every seat's reward over an episode is what the game paid it; nothing moves meanwhile."""
-    game = GAMES["ludo"](3, num_players=4, reward="dense")
+def all_recorded() -> Opponents:
+    """Random players, whose decisions all count as the agent's own."""
     opponents = Opponents([random_player], np.ones(1), 3)
     draw = opponents.draw
 
@@ -166,6 +165,13 @@ def test_several_other_seats_are_played_back_one_after_another() -> None:
         opponents.own[rows] = True
 
     opponents.draw = drawn  # type: ignore[method-assign]
+    return opponents
+
+
+def test_several_other_seats_are_played_back_one_after_another() -> None:
+    """Ludo of four: every seat's reward over an episode is what the game paid it; nothing moves meanwhile."""
+    game = GAMES["ludo"](3, num_players=4, reward="dense")
+    opponents = all_recorded()
     world, step = SelfPlay(game, opponents), game.step
     paid = np.zeros((3, 4))
 
@@ -198,14 +204,7 @@ def test_a_game_that_is_cut_off_for_a_seat_is_truncated_for_it() -> None:
     game = GAMES["tictactoe"](4)
     game.truncated = np.zeros((4, 2), bool)  # type: ignore[attr-defined]
     game.truncated[:, 1] = True  # type: ignore[attr-defined]
-    opponents = Opponents([random_player], np.ones(1), 3)
-    draw = opponents.draw
-
-    def drawn(game: Any, rows: np.ndarray) -> None:
-        draw(game, rows)
-        opponents.own[rows] = True
-
-    opponents.draw = drawn  # type: ignore[method-assign]
+    opponents = all_recorded()
     world, rng = SelfPlay(game, opponents), np.random.default_rng(0)
     (seen,) = world.reset(1)
     episode = np.zeros(4, np.int64)
