@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from benchmarks.report import Row, figure, parser, show
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "learning"
 RUNS = FOLDER / "runs.jsonl"
+NOTES = FOLDER / "notes.md"  # bars that were missed, and what was tried
 
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "dqn": ("algorithm.double=false",),
@@ -92,8 +94,8 @@ def finished() -> dict[tuple[str, str, int], dict[str, Any]]:
     return {key(run): run for run in map(json.loads, lines)}
 
 
-def train(task: Task, algorithm: str, seed: int) -> dict[str, Any]:
-    """One run by the command that people type; what the table and the curves need of it."""
+def train(task: Task, algorithm: str, seed: int, jobs: int) -> dict[str, Any]:
+    """One run by the command that people type, one of ``jobs`` at a time; what the table and the curves need of it."""
     words = [*task.arguments, *ALGORITHMS[algorithm], f"seed={seed}"]
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
@@ -121,6 +123,8 @@ def train(task: Task, algorithm: str, seed: int) -> dict[str, Any]:
         "updates": summary["updates"],
         "wall_s": round(summary["wall_s"], 1),
         "commit": commit,
+        "hardware": describe(),
+        "jobs": jobs,
         "curve": curve,
     }
 
@@ -163,17 +167,20 @@ def rows(runs: Iterable[dict[str, Any]]) -> list[Row]:
     return table
 
 
-def write_table(runs: Iterable[dict[str, Any]], jobs: int) -> None:
-    """docs/learning.md with a table for each task, and its curves."""
+def write_table(runs: Iterable[dict[str, Any]]) -> None:
+    """docs/learning.md with a table for each task, and its curves; docs/learning/notes.md, written by hand, ends it."""
     runs = sorted(runs, key=key)
+    machines = {hardware: letter for hardware, letter in zip(sorted({machine(run) for run in runs}), ascii_lowercase)}
     parts = [
         "# Learning table\n",
         "Written by `python -m benchmarks.learning`. Median over seeds of 100 greedy episodes of each run's best "
         "policy, chosen by the run's own evaluations and played again on other seeds; interquartile mean (IQM) with 95 "
         "% "
-        "bootstrap intervals over seeds. Each line's runs are the command below it, with its seed; all runs with their "
-        "curves and commits stand in [learning/runs.jsonl](learning/runs.jsonl).\n",
-        f"Hardware: {describe()}; {jobs} runs at a time, beside other work, so minutes are upper bounds.\n",
+        "bootstrap intervals over seeds. Each line's runs are the command below the table, each with its seed; all "
+        "runs with their curves and commits stand in [learning/runs.jsonl](learning/runs.jsonl).\n",
+        "Hardware:\n",
+        *(f"- {letter}: {hardware}" for hardware, letter in machines.items()),
+        "",
     ]
     for task in TASKS:
         own = [run for run in runs if run["task"] == task.name]
@@ -181,21 +188,28 @@ def write_table(runs: Iterable[dict[str, Any]], jobs: int) -> None:
             continue
         bar = "" if task.bar is None else f" Bar: {task.bar:g}"
         parts.append(f"## {task.name}\n\n{bar}{f' ({task.reference})' if task.reference else ''}\n")
-        parts.append("| algorithm | median | IQM | each seed | frames | minutes |\n|---|---|---|---|---|---|")
+        parts.append("| algorithm | median | IQM | each seed | frames | minutes | hardware |\n|---|---|---|---|---|---|---|")
         for algorithm in task.algorithms:
             of = [run for run in own if run["algorithm"] == algorithm]
             if of:
-                parts.append(line(algorithm, of))
-        commands = {run["algorithm"]: run["command"] for run in own}
+                parts.append(line(algorithm, of, machines))
+        commands = {run["algorithm"]: run["command"].partition(" seed=")[0] for run in own}
         parts.append("")
-        parts += [f"    {commands[name]}" for name in task.algorithms if name in commands]
+        parts += [f"    {commands[name]} seed=0" for name in task.algorithms if name in commands]
         picture = FOLDER / f"{slug(task.name)}.png"
         draw(task, own, picture)
         parts.append(f"\n![{task.name}](learning/{picture.name})\n")
-    (FOLDER.parent / "learning.md").write_text("\n".join(parts) + "\n")
+    if NOTES.exists():
+        parts.append(NOTES.read_text().rstrip())
+    (FOLDER.parent / "learning.md").write_text("\n".join(parts).rstrip() + "\n")
 
 
-def line(algorithm: str, runs: Sequence[dict[str, Any]]) -> str:
+def machine(run: dict[str, Any]) -> str:
+    """What a run was made on, and beside how many others."""
+    return f"{run['hardware']}; {run['jobs']} at a time"
+
+
+def line(algorithm: str, runs: Sequence[dict[str, Any]], machines: dict[str, str]) -> str:
     """A line of the table in Markdown."""
     returns = [run["return"] for run in runs]
     low, high = interval(returns)
@@ -204,7 +218,7 @@ def line(algorithm: str, runs: Sequence[dict[str, Any]]) -> str:
     frames = statistics.median(run["frames"] for run in runs)
     return (
         f"| {algorithm} | {statistics.median(returns):.1f} | {interquartile_mean(returns):.1f} [{low:.1f}, {high:.1f}] "
-        f"| {each} | {frames:,.0f} | {minutes:.1f} |"
+        f"| {each} | {frames:,.0f} | {minutes:.1f} | {', '.join(sorted({machines[machine(run)] for run in runs}))} |"
     )
 
 
@@ -259,7 +273,7 @@ def main() -> None:
     ]
 
     def work(job: tuple[Task, str, int]) -> None:
-        run = train(*job)
+        run = train(*job, options.jobs)
         with RUNS.open("a") as file:
             file.write(json.dumps(run) + "\n")
         print(
@@ -270,7 +284,7 @@ def main() -> None:
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(work, wanted))
     runs = finished().values()
-    write_table(runs, options.jobs)
+    write_table(runs)
     show("Learning", rows(runs), options.json, "median over seeds; the whole table: docs/learning.md")
 
 

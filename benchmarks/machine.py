@@ -12,6 +12,8 @@ from typing import Any
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 MIB = 2**20
+# Flags of /proc/cpuinfo that decide how fast networks run on a CPU, the best first.
+INSTRUCTIONS = {"avx512_bf16": "AVX-512 with bfloat16", "avx512f": "AVX-512", "avx2": "AVX2"}
 # Fields of /proc/PID/stat behind the program's name, counted from 0 (man 5 proc).
 PARENT, CPU, START, RESIDENT = 1, slice(11, 15), 19, 21
 
@@ -166,9 +168,10 @@ def describe() -> str:
 
     info = Path("/proc/cpuinfo").read_text()
     model = next((line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")), "CPU")
+    vectors = next((words for flag, words in INSTRUCTIONS.items() if f" {flag}" in info), "no AVX2")
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     return (
-        f"{len(os.sched_getaffinity(0))} cores of {model}, {gib:.0f} GiB, {gpu}, Python {platform.python_version()}, "
+        f"{len(os.sched_getaffinity(0))} cores of {model} ({vectors}), {gib:.0f} GiB, {gpu}, Python {platform.python_version()}, "
         f"torch {torch.__version__}, {datetime.date.today()}"
     )
