@@ -72,7 +72,9 @@ TASKS = (
     Task("MountainCar-v0", ("preset=mountaincar",), -101, "rl-zoo3 DQN -100.8"),
     Task("LunarLander-v3", ("preset=lunarlander",), 255, "SLM-Lab DDQN+PER 265.9"),
     Task(
-        "LunarLander-v3, 100k frames", ("preset=lunarlander", "budget_frames=100_000"), 200, "rl-zoo3 DQN 154.4",
+        "LunarLander-v3, 100k frames",
+        ("preset=lunarlander", "budget_frames=100_000", "schedule.frames_per_update=1", "learner.batch_size=64"), 200,
+        "rl-zoo3 DQN 154.4",
         ("double + dueling", "munchausen", "qrdqn"),
     ),
     *(
