@@ -177,7 +177,7 @@ def rows(runs: Iterable[dict[str, Any]]) -> list[Row]:
 def write_table(runs: Iterable[dict[str, Any]]) -> None:
     """docs/learning.md with a table for each task, and its curves; docs/learning/notes.md, written by hand, ends it."""
     runs = sorted(runs, key=key)
-    machines = {hardware: letter for hardware, letter in zip(sorted({machine(run) for run in runs}), ascii_lowercase)}
+    machines = dict(zip(sorted({machine(run) for run in runs}), ascii_lowercase, strict=False))
     parts = [
         "# Learning table\n",
         "Written by `python -m benchmarks.learning`. Median over seeds of 100 greedy episodes of each run's best "
@@ -195,7 +195,9 @@ def write_table(runs: Iterable[dict[str, Any]]) -> None:
             continue
         bar = "" if task.bar is None else f" Bar: {task.bar:g}"
         parts.append(f"## {task.name}\n\n{bar}{f' ({task.reference})' if task.reference else ''}\n")
-        parts.append("| algorithm | median | IQM | each seed | frames | minutes | hardware |\n|---|---|---|---|---|---|---|")
+        parts.append(
+            "| algorithm | median | IQM | each seed | frames | minutes | hardware |\n|---|---|---|---|---|---|---|"
+        )
         for algorithm in task.algorithms:
             of = [run for run in own if run["algorithm"] == algorithm]
             if of:

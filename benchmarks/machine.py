@@ -172,6 +172,6 @@ def describe() -> str:
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     return (
-        f"{len(os.sched_getaffinity(0))} cores of {model} ({vectors}), {gib:.0f} GiB, {gpu}, Python {platform.python_version()}, "
-        f"torch {torch.__version__}, {datetime.date.today()}"
+        f"{len(os.sched_getaffinity(0))} cores of {model} ({vectors}), {gib:.0f} GiB, {gpu}, "
+        f"Python {platform.python_version()}, torch {torch.__version__}, {datetime.date.today()}"
     )
