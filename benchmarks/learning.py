@@ -25,6 +25,7 @@ from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from benchmarks.machine import describe
 from benchmarks.report import Row, figure, parser, show
@@ -136,19 +137,16 @@ def train(task: Task, algorithm: str, seed: int, jobs: int) -> dict[str, Any]:
     }
 
 
-def interquartile_mean(values: Sequence[float]) -> float:
-    """Mean of the middle half (Agarwal et al. 2021, section 4.3)."""
+def interquartile_mean(values: ArrayLike) -> Any:
+    """Mean of the middle half along the last axis, [..., N] to [...] (Agarwal et al. 2021, section 4.3)."""
     from scipy.stats import trim_mean
 
-    return float(trim_mean(values, 0.25))
+    return trim_mean(values, 0.25, axis=-1)
 
 
 def interval(values: Sequence[float], draws: int = 2_000) -> tuple[float, float]:
     """95 % bootstrap interval of the interquartile mean over seeds."""
-    from scipy.stats import trim_mean
-
-    drawn = np.random.default_rng(0).choice(values, (draws, len(values)))
-    means = trim_mean(drawn, 0.25, axis=1)
+    means = interquartile_mean(np.random.default_rng(0).choice(values, (draws, len(values))))
     return float(np.percentile(means, 2.5)), float(np.percentile(means, 97.5))
 
 
@@ -183,10 +181,9 @@ def write_table(runs: Iterable[dict[str, Any]]) -> None:
     parts = [
         "# Learning table\n",
         "Written by `python -m benchmarks.learning`. Median over seeds of 100 greedy episodes of each run's best "
-        "policy, chosen by the run's own evaluations and played again on other seeds; interquartile mean (IQM) with 95 "
-        "% "
-        "bootstrap intervals over seeds. Each line's runs are the command below the table, each with its seed; all "
-        "runs with their curves and commits stand in [learning/runs.jsonl](learning/runs.jsonl).\n",
+        "policy, chosen by the run's own evaluations and played again on other seeds; interquartile mean (IQM) with "
+        "95 % bootstrap intervals over seeds. Each line's runs are the command below the table, each with its seed; "
+        "all runs with their curves and commits stand in [learning/runs.jsonl](learning/runs.jsonl).\n",
         "Hardware:\n",
         *(f"- {letter}: {hardware}" for hardware, letter in machines.items()),
         "",
@@ -252,7 +249,7 @@ def draw(task: Task, runs: Sequence[dict[str, Any]], path: Path) -> None:
         frames = np.linspace(0, max(curve[0][-1] for curve in curves), 60)[1:]
         # A run that stopped when it was perfect stays at its last value.
         values = np.array([np.interp(frames, curve[0], curve[1]) for curve in curves])
-        middle = [interquartile_mean(column) for column in values.T]
+        middle = interquartile_mean(values.T)
         low, high = np.array([interval(column, 200) for column in values.T]).T
         axes.plot(frames, middle, label=f"{algorithm} ({len(curves)})", color=f"C{number}")
         axes.fill_between(frames, low, high, color=f"C{number}", alpha=0.15, linewidth=0)
