@@ -135,20 +135,14 @@ def policy_of(folder: Path) -> Callable[[Any, np.ndarray], np.ndarray]:
 def score(name: str, act: Callable[[Any, np.ndarray], np.ndarray], player: Any, games: int, **kwargs: Any) -> float:
     """Share of games won, draws counting half, seats balanced."""
     from envs.games import GAMES
+    from trainer.matches import play_out, seated
 
     game = GAMES[name](games, **kwargs)
     game.reset(123)
     seats = np.arange(games) % game.num_players
-    rng = np.random.default_rng(5)
-    actions = np.zeros(games, np.int64)
-    while not game.over.all():
-        mine = np.flatnonzero(~game.over & (game.to_move == seats))
-        theirs = np.flatnonzero(~game.over & (game.to_move != seats))
-        if len(mine):
-            actions[mine] = act(game, mine)
-        if len(theirs):
-            actions[theirs] = player(game, rng, theirs)
-        game.step(actions)
+    who = (np.arange(game.num_players) != seats[:, None]).astype(np.int64)
+    choose = seated([lambda game, _, rows: act(game, rows), player], None, np.random.default_rng(5))
+    play_out(game, who, choose)
     return float(np.mean(np.where(game.winner < 0, 0.5, game.winner == seats)))
 
 
