@@ -57,6 +57,17 @@ _CHOICES = {
     "vectorization": ("auto", "sync", "native"),
 }
 
+# What only some backends heed, its plain value and theirs: a key that does nothing misleads whoever set it.
+_HEEDED: dict[str, tuple[Any, tuple[str, ...], str]] = {
+    "preprocessing": ("none", ("gymnasium", "envpool"), "leave it out"),
+    "vectorization": ("auto", ("gymnasium",), "leave it out"),
+    "max_episode_steps": (
+        None, ("gymnasium", "envpool"),
+        "leave it out: grid has env.kwargs.max_turns, counting max_length, PettingZoo's mostly max_cycles",
+    ),
+    "clip_rewards": (False, tuple(backend for backend in (*ENVS, *WORLDS) if backend != "grid"), "leave it out"),
+}  # fmt: skip
+
 
 def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | None = None) -> Any:
     """A vector of ``num_envs`` sub-environments.
@@ -97,6 +108,10 @@ def _check(env: Any, num_envs: int) -> None:
             near = difflib.get_close_matches(str(value), choices, n=1)
             hint = f"; did you mean {near[0]}?" if near else "."
             raise EnvError(f"{env.id}: env.{key}={value} is none of {', '.join(choices)}{hint}")
+    for key, (plain, backends, advice) in _HEEDED.items():
+        value = getattr(env, key)
+        if value != plain and env.backend not in backends:
+            raise EnvError(f"{env.id}: env.backend={env.backend} does not heed env.{key}={value}; {advice}.")
     if env.frame_stack < 1 or num_envs < 1:
         raise EnvError(f"{env.id}: env.frame_stack={env.frame_stack} and num_envs={num_envs} must be at least 1.")
 

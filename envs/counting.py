@@ -119,8 +119,8 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
         known = ", ".join(Settings.__dataclass_fields__)
         raise EnvError(f"{env.id}: counting knows no env.kwargs.{unknown[0]}; it has {known}.")
     settings = Settings(**env.kwargs)
-    if render_mode is not None or env.max_episode_steps is not None:
-        raise EnvError(f"{env.id}: counting draws nothing, and takes env.kwargs.max_length, not env.max_episode_steps.")
+    if render_mode is not None:
+        raise EnvError(f"{env.id}: counting draws nothing.")
     if not 1 <= settings.min_length <= settings.max_length or settings.num_actions < 1 or settings.image_size < 4:
         raise EnvError(f"{env.id}: counting needs 1 <= min_length <= max_length, num_actions >= 1 and image_size >= 4.")
     return CountingVector(settings, env.id, num_envs, env.frame_stack, autoreset, env.clip_rewards)

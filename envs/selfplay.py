@@ -229,9 +229,8 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> SelfPlay:
         raise EnvError(f"{env.id}: a game has no window; let it write a video instead.")
     if env.frame_stack > 1:
         raise EnvError(f"{env.id}: opponents see one frame at a time; set env.frame_stack=1.")
-    for key, plain in (("clip_rewards", False), ("max_episode_steps", None), ("preprocessing", "none")):
-        if getattr(env, key) != plain:
-            raise EnvError(f"{env.id}: a game is played as it is; leave out env.{key}={getattr(env, key)}.")
+    if env.clip_rewards:
+        raise EnvError(f"{env.id}: a game is played as it is; leave out env.clip_rewards=True.")
     return SelfPlay(GAME_MAKERS[env.backend](env, num_envs, render_mode), Opponents([random_player], np.ones(1)))
 
 

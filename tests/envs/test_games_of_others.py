@@ -456,8 +456,8 @@ def test_what_a_game_does_not_take_is_refused(game: dict[str, Any], config: Call
     for changes, sentence in (
         ({"import_modules": ["nowhere"]}, "names 'nowhere', which cannot be imported .*; install it or correct"),
         ({"clip_rewards": True}, "a game is played as it is; leave out env.clip_rewards=True"),
-        ({"max_episode_steps": 9}, "leave out env.max_episode_steps=9"),
-        ({"preprocessing": "atari"}, "leave out env.preprocessing=atari"),
+        ({"max_episode_steps": 9}, "does not heed env.max_episode_steps=9; leave it out"),
+        ({"preprocessing": "atari"}, "does not heed env.preprocessing=atari; leave it out"),
     ):
         with pytest.raises(envs.EnvError, match=sentence):
             envs.make_world(config(**game, **changes), 1)

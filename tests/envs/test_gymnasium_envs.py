@@ -36,6 +36,26 @@ def test_refusals_are_one_sentence(config, changes, words):
 
 
 @pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"env_id": "tag", "backend": "grid", "max_episode_steps": 9},
+            "heed env.max_episode_steps=9.*kwargs.max_turns",
+        ),
+        ({"env_id": "tag", "backend": "grid", "clip_rewards": True}, "heed env.clip_rewards=True; leave it out"),
+        ({"backend": "pettingzoo", "preprocessing": "atari"}, "heed env.preprocessing=atari; leave it out"),
+        ({"backend": "counting", "max_episode_steps": 9}, "max_length"),
+        ({"backend": "counting_agents", "max_episode_steps": 9}, "max_length"),
+        ({"backend": "envpool", "vectorization": "sync"}, "env.backend=envpool does not heed env.vectorization=sync"),
+    ],
+)
+def test_a_key_that_a_backend_does_not_heed_is_refused(config, changes, words):
+    with pytest.raises(envs.EnvError, match=words) as caught:
+        envs.describe_world(config(**{"env_id": "any", **changes}))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("text", "extra"),
     [
         ("Box2D is not installed, run pip install swig", "box2d"),
