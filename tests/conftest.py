@@ -6,6 +6,10 @@ Several processes with two torch threads each slow one another down 10 times.
 from __future__ import annotations
 
 import os
+import signal
+
+# A shell ignores SIGINT in what it starts in the background, and so would every run that a test interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"  # before torch is imported
