@@ -11,7 +11,7 @@ import signal
 # A shell ignores SIGINT in what it starts in the background, and so would every run that a test interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
     os.environ[_name] = "1"  # before torch is imported
 
 from collections.abc import Callable, Iterator  # noqa: E402

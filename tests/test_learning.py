@@ -7,6 +7,7 @@ equalled bit for bit: the learner's rate is a float32 tensor, so the loop gets t
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -177,6 +178,21 @@ def test_traced_and_eager_updates_equal_a_plain_loop(case):
     assert same(states["eager"], plain)
     assert means["eager"] == means["trace"]
     assert means["eager"]["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize("name", ["dqn", "munchausen", "qrdqn", "c51"])
+def test_compiled_updates_are_eager_ones_but_for_rounding(name):
+    states = {}
+    for execution in ("eager", "compile"):
+        learner = replace(LEARNER, execution=execution)
+        torch.manual_seed(0)
+        algorithm = ALGORITHMS[name](replace(BASE, name=name), learner, MIXED)
+        made = Learner(algorithm, learner, BASE, CPU)
+        learn(made, batches(MIXED, learner.batch_size), 5)
+        states[execution] = made.trained
+    for eager, compiled in zip(states["eager"], states["compile"], strict=True):
+        torch.testing.assert_close(compiled, eager, rtol=1e-4, atol=1e-5)
 
 
 class Transposed(nn.Module):

@@ -127,7 +127,7 @@ class Learner:
         Returns:
             New priorities of the batch's transitions, float32 [B] on the device.
         """
-        calculate = self._gradients or self._prepare(batch)
+        calculate = self._prepare(batch) if self._gradients is None else self._gradients
         with torch.no_grad():
             *gradients, priority = calculate(*self.inputs, *batch.values())
             self.apply(gradients)
