@@ -53,7 +53,7 @@ def test_it_equals_torchrls_layer_given_the_same_noise(inputs, outputs):
     theirs = twin(layer, noise)
     with set_exploration_type(ExplorationType.RANDOM):
         expected = theirs(x)
-    found = layer(x, noise)
+    found = layer(x, factor(noise))
     assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6)
     upstream = torch.randn(7, outputs)
     found.backward(upstream)
@@ -73,7 +73,7 @@ def test_a_noisy_layer_by_hand():
         (layer.bias_sigma, 0.5),
     ):
         parameter.data.fill_(value)
-    assert layer(torch.tensor([[10.0, 100]]), torch.tensor([4.0, -9, 1])).item() == pytest.approx(12 + 70 + 5.5)
+    assert layer(torch.tensor([[10.0, 100]]), factor(torch.tensor([4.0, -9, 1]))).item() == pytest.approx(12 + 70 + 5.5)
     assert layer(torch.tensor([[10.0, 100]])).item() == 115
 
 

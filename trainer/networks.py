@@ -132,14 +132,14 @@ class NoisyLinear(nn.Module):
         self.weight_sigma = nn.Parameter(torch.full((outputs, inputs), sigma * bound))
         self.bias_sigma = nn.Parameter(torch.full((outputs,), sigma * bound))
 
-    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """[..., I] to [..., O]; ``noise`` is standard normal [I + O], None: the mean weights."""
-        if noise is None:
+    def forward(self, x: Tensor, factors: Tensor | None = None) -> Tensor:
+        """[..., I] to [..., O]; ``factors`` are f(e) [I + O] of standard normal e, None: the mean weights."""
+        if factors is None:
             return nn.functional.linear(x, self.weight_mu, self.bias_mu)
-        factor = noise.sign() * noise.abs().sqrt()
-        e_in, e_out = factor[: self.inputs], factor[self.inputs :]
-        weight = self.weight_mu + self.weight_sigma * e_out[:, None] * e_in
-        return nn.functional.linear(x, weight, self.bias_mu + self.bias_sigma * e_out)
+        e_in, e_out = factors[: self.inputs], factors[self.inputs :]
+        # A pass over the weights takes about a fifth of their product with a batch of 32; addcmul saves one.
+        weight = torch.addcmul(self.weight_mu, self.weight_sigma * e_out[:, None], e_in)
+        return nn.functional.linear(x, weight, torch.addcmul(self.bias_mu, self.bias_sigma, e_out))
 
 
 class MLP(nn.Module):
@@ -161,10 +161,10 @@ class MLP(nn.Module):
             ACTIVATIONS[activation]() for _ in range(len(self.layers) - (0 if ends_active else 1))
         )
 
-    def forward(self, x: Tensor, noise: Iterator[Tensor]) -> Tensor:
-        """[..., sizes[0]] to [..., sizes[-1]]; each noisy layer takes the next of ``noise``, if there is one."""
+    def forward(self, x: Tensor, factors: Iterator[Tensor]) -> Tensor:
+        """[..., sizes[0]] to [..., sizes[-1]]; each noisy layer takes the next of ``factors``, if there is one."""
         for i, layer in enumerate(self.layers):
-            x = layer(x) if isinstance(layer, nn.Linear) else layer(x, next(noise, None))
+            x = layer(x) if isinstance(layer, nn.Linear) else layer(x, next(factors, None))
             if i < len(self.activations):
                 x = self.activations[i](x)
         return x
@@ -245,33 +245,34 @@ class QNetwork(nn.Module):
 
     def numbers(self, *leaves: Tensor, noise: Tensor | None = None) -> Tensor:
         """The K numbers of each action, float32 [B, num_actions, K]."""
-        draws = self._draws(noise, leaves[0].device)
-        x = self._features(leaves, draws)
-        advantage = self.head(x, draws).unflatten(-1, (self.num_actions, self.outputs))
+        factors = self._factors(noise, leaves[0].device)
+        x = self._features(leaves, factors)
+        advantage = self.head(x, factors).unflatten(-1, (self.num_actions, self.outputs))
         if self.value_head is None:
             return advantage
-        return self.value_head(x, draws).unsqueeze(-2) + advantage - advantage.mean(-2, keepdim=True)
+        return self.value_head(x, factors).unsqueeze(-2) + advantage - advantage.mean(-2, keepdim=True)
 
     def quantiles(self, *leaves: Tensor, fractions: Tensor, noise: Tensor | None = None) -> Tensor:
         """IQN: quantiles float32 [B, num_actions, K] of the return at ``fractions``, float32 [K] or [B, K]."""
         assert self.embedding is not None
-        draws = self._draws(noise, leaves[0].device)
-        x = self._features(leaves, draws).unsqueeze(1) * self.embedding(fractions)  # [B, K, features]
-        advantage = self.head(x, draws)
+        factors = self._factors(noise, leaves[0].device)
+        x = self._features(leaves, factors).unsqueeze(1) * self.embedding(fractions)  # [B, K, features]
+        advantage = self.head(x, factors)
         if self.value_head is not None:
-            advantage = self.value_head(x, draws) + advantage - advantage.mean(-1, keepdim=True)
+            advantage = self.value_head(x, factors) + advantage - advantage.mean(-1, keepdim=True)
         return advantage.transpose(1, 2)
 
-    def _features(self, leaves: tuple[Tensor, ...], draws: Iterator[Tensor]) -> Tensor:
+    def _features(self, leaves: tuple[Tensor, ...], factors: Iterator[Tensor]) -> Tensor:
         encoded = [encoder(leaf) for encoder, leaf in zip(self.encoders, leaves, strict=True)]
         x = encoded[0] if len(encoded) == 1 else torch.cat(encoded, 1)
-        return x if self.trunk is None else self.trunk(x, draws)
+        return x if self.trunk is None else self.trunk(x, factors)
 
-    def _draws(self, noise: Tensor | None, device: torch.device) -> Iterator[Tensor]:
+    def _factors(self, noise: Tensor | None, device: torch.device) -> Iterator[Tensor]:
+        """f(e) of each noisy layer in turn, taken of all noise at once."""
         if not self.noise_size or (noise is None and not self.training):
             return iter(())
         noise = torch.randn(self.noise_size, device=device) if noise is None else noise
-        return iter(noise.split(self._noise_sizes))
+        return iter((noise.sign() * noise.abs().sqrt()).split(self._noise_sizes))
 
 
 class FractionEmbedding(nn.Module):
