@@ -57,6 +57,8 @@ _CHOICES = {
     "vectorization": ("auto", "sync", "native"),
 }
 
+SCREEN_SIZE = 84  # pixels square, of Atari's frames where nothing else is asked for
+
 # What only some backends heed, its plain value and theirs: a key that does nothing misleads whoever set it.
 _HEEDED: dict[str, tuple[Any, tuple[str, ...], str]] = {
     "preprocessing": ("none", ("gymnasium", "envpool"), "leave it out"),
@@ -112,6 +114,10 @@ def _check(env: Any, num_envs: int) -> None:
         value = getattr(env, key)
         if value != plain and env.backend not in backends:
             raise EnvError(f"{env.id}: env.backend={env.backend} does not heed env.{key}={value}; {advice}.")
+    if env.screen_size != SCREEN_SIZE and env.preprocessing != "atari":
+        raise EnvError(
+            f"{env.id}: env.screen_size={env.screen_size} is heeded by env.preprocessing=atari alone; leave it out."
+        )
     if env.frame_stack < 1 or num_envs < 1:
         raise EnvError(f"{env.id}: env.frame_stack={env.frame_stack} and num_envs={num_envs} must be at least 1.")
 

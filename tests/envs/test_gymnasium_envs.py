@@ -44,6 +44,7 @@ def test_refusals_are_one_sentence(config, changes, words):
         ),
         ({"env_id": "tag", "backend": "grid", "clip_rewards": True}, "heed env.clip_rewards=True; leave it out"),
         ({"backend": "pettingzoo", "preprocessing": "atari"}, "heed env.preprocessing=atari; leave it out"),
+        ({"screen_size": 42}, "env.screen_size=42 is heeded by env.preprocessing=atari alone; leave it out"),
         ({"backend": "counting", "max_episode_steps": 9}, "max_length"),
         ({"backend": "counting_agents", "max_episode_steps": 9}, "max_length"),
         ({"backend": "envpool", "vectorization": "sync"}, "env.backend=envpool does not heed env.vectorization=sync"),
