@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from trainer import checkpoint
 from trainer.config import Config
-from trainer.errors import RunFailed
+from trainer.errors import RunFailed, device_failure
 from trainer.train import train
 
 ROOT = Path(__file__).parent.parent
@@ -208,6 +209,42 @@ def test_learner_that_meets_nan_keeps_its_last_good_state(small_config: Callable
     state = checkpoint.newest(Path(str(config.run_dir)) / "checkpoints")
     assert state is not None and state["limiter"]["updates"] > 0
     assert all(bool(value.isfinite().all()) for value in state["learner"]["loss"].values())
+
+
+def test_network_that_no_memory_holds_is_one_sentence(tmp_path: Path) -> None:
+    """400 TB are more than an address space has, so that no machine gives them, not even on credit."""
+    words = command(tmp_path / "run", "algorithm.hidden_sizes=[10_000_000,10_000_000]")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.strip() == (
+        "error: the machine has no memory left for another 400000000000000 bytes: lower learner.batch_size or "
+        "algorithm.hidden_sizes, or have fewer runs on it"
+    )
+    assert "DefaultCPUAllocator" in (tmp_path / "run" / "log.txt").read_text()  # where the traceback is
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [  # the texts as PyTorch has them; there is no GPU here to fill
+        (
+            torch.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 20.50 GiB. GPU 0 has a total capacity of ..."
+            ),
+            "cuda:0 has no memory left for another 20.50 GiB: lower learner.batch_size",
+        ),
+        (MemoryError(), "the machine has no memory left: lower"),
+        (
+            torch.AcceleratorError(
+                "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might ..."
+            ),
+            "cuda:0 failed (CUDA error: an illegal memory access was encountered): look for its cause in nvidia-smi",
+        ),
+    ],
+)
+def test_device_that_gives_up_is_one_sentence(error: Exception, sentence: str) -> None:
+    failure = device_failure(error, torch.device("cuda:0"))
+    assert failure is not None and str(failure).startswith(sentence) and "\n" not in str(failure)
+    assert device_failure(RuntimeError("shapes differ"), torch.device("cuda:0")) is None
 
 
 def command(folder: Path, *words: str) -> list[str]:

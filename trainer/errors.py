@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
+import traceback
 from collections import deque
 
-from trainer.config import FaultsConfig
+import torch
+
+from trainer.config import FaultsConfig, first_line
 
 
 class RunFailed(RuntimeError):
@@ -22,6 +26,25 @@ class RunFailed(RuntimeError):
     def __init__(self, text: str, role: str = "main", traceback: str = "", pid: int | None = None) -> None:
         super().__init__(text)
         self.role, self.traceback, self.pid = role, traceback, pid
+
+
+def device_failure(error: Exception, device: torch.device) -> RunFailed | None:
+    """What to say of ``error`` if the learner's device, or the machine, gave up in the main process; else None."""
+    text = first_line(error)
+    if isinstance(error, torch.AcceleratorError):
+        sentence = (
+            f"{device} failed ({text}): look for its cause in nvidia-smi and the kernel's log, then resume the run"
+        )
+    elif isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in text:
+        asked = re.search(r"tried to allocate ([\d.]+ \w+)", text, re.IGNORECASE)
+        where = str(device) if isinstance(error, torch.OutOfMemoryError) else "the machine"
+        sentence = (
+            f"{where} has no memory left{f' for another {asked[1]}' if asked else ''}: lower learner.batch_size or "
+            "algorithm.hidden_sizes, or have fewer runs on it"
+        )
+    else:
+        return None
+    return RunFailed(sentence, traceback="".join(traceback.format_exception(error)))
 
 
 def exit_words(exitcode: int) -> str:

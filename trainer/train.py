@@ -20,7 +20,7 @@ from trainer import checkpoint, league, plot, run_folder
 from trainer.agents import own_config, streams_of, wants_values
 from trainer.building import build, choose_device
 from trainer.config import SEEDS_PER_RUN, Config, first_line, to_dict
-from trainer.errors import RunFailed
+from trainer.errors import RunFailed, device_failure
 from trainer.learning import NotFinite
 from trainer.loggers import RunInfo, open_loggers
 from trainer.loggers.sink import plain_value
@@ -47,8 +47,8 @@ def train(config: Config, command: list[str]) -> dict[str, Any]:
 
     Raises:
         ConfigError, EnvError: nothing was started.
-        RunFailed: a process died or the loss was not finite; everything is stopped, and there is a checkpoint if
-            training had begun.
+        RunFailed: a process died, the device gave up or the loss was not finite; everything is stopped, and there is a
+            checkpoint if training had begun.
     """
     keep_freed_memory()
     allow_open_files()
@@ -93,10 +93,13 @@ def _train_in(
             _run(system, summary)
         except Stopped:
             summary |= {"status": "stopped", "reason": f"signal {stop.name}", "stop_signal": stop.number}
-        except Exception as error:
+        except Exception as cause:
+            error = device_failure(cause, device) or cause
             summary["reason"] = first_line(error)
             if isinstance(error, RunFailed) and error.traceback:
                 loggers.event(f"traceback of the {error.role}:\n{error.traceback}", role=error.role, pid=error.pid)
+            if error is not cause:
+                raise error from cause
             raise
         finally:
             summary["total_s"] = time.monotonic() - start
