@@ -64,7 +64,7 @@ class AlgorithmConfig:
     loss_function: str = one_of("smooth_l1", "l2")
     value_rescaling: bool = False  # learn h(x) = sign(x) (sqrt(|x| + 1) - 1) + x / 1000 of the return
     num_atoms: int = 51  # c51
-    v_min: float = -10.0  # c51: smallest and largest return that can be told apart
+    v_min: float = -10.0  # c51: smallest and largest return that can be told apart; values begin halfway between them
     v_max: float = 10.0
     num_quantiles: int = 32  # qrdqn
     num_fractions: int = 8  # iqn: of a transition; as many of its successor
