@@ -57,7 +57,7 @@ _CHOICES = {
     "vectorization": ("auto", "sync", "native"),
 }
 
-SCREEN_SIZE = 84  # pixels square, of Atari's frames where nothing else is asked for
+_SCREEN_SIZE = 84  # pixels square, of Atari's frames where nothing else is asked for
 
 # What only some backends heed, its plain value and theirs: a key that does nothing misleads whoever set it.
 _HEEDED: dict[str, tuple[Any, tuple[str, ...], str]] = {
@@ -114,7 +114,7 @@ def _check(env: Any, num_envs: int) -> None:
         value = getattr(env, key)
         if value != plain and env.backend not in backends:
             raise EnvError(f"{env.id}: env.backend={env.backend} does not heed env.{key}={value}; {advice}.")
-    if env.screen_size != SCREEN_SIZE and env.preprocessing != "atari":
+    if env.screen_size != _SCREEN_SIZE and env.preprocessing != "atari":
         raise EnvError(
             f"{env.id}: env.screen_size={env.screen_size} is heeded by env.preprocessing=atari alone; leave it out."
         )

@@ -114,8 +114,8 @@ class NoisyLinear(nn.Module):
     ``y = (mu_w + sigma_w * f(e_out) f(e_in)^T) x + mu_b + sigma_b * f(e_out)``, with ``f(e) = sign(e) sqrt(|e|)``.
 
     TorchRL's layer computes the same, but keeps the noise in buffers: they would travel to the workers with every
-    version of the weights, doubling it, and a recorded update would see one noise for ever. Here it is drawn within the
-    call, or given to it.
+    version of the weights, doubling it, and a recorded update would see one noise for ever. Here the network gives it
+    with each call.
 
     Args:
         inputs: I.
