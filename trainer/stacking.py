@@ -24,14 +24,17 @@ class Stack:
     def __init__(self, learners: Sequence[Learner]) -> None:
         self.learners = learners
         first, n = learners[0], len(learners)
-        self._parts = [
+        parts = [
             [torch.empty(n, *tensor.shape, device=tensor.device) for tensor in first.trained] for _ in range(4)
         ]  # weights, targets, first and second moments
+        self._own: list[list[Tensor]] = [[] for _ in parts]  # the views of these, one agent's after the other's
         bad, sums = torch.zeros(n, device=first.device), torch.zeros(n, MAX_FIGURES, device=first.device)
         for i, learner in enumerate(learners):
-            weights, targets, exp_avg, exp_avg_sq = ([tensor[i] for tensor in part] for part in self._parts)
-            learner.move_into(weights, targets, exp_avg, exp_avg_sq, bad[i], sums[i])
-        self._inputs = [*self._parts[0], *self._parts[1], bad, sums]
+            views = [[tensor[i] for tensor in part] for part in parts]
+            learner.move_into(*views, bad[i], sums[i])
+            for all_agents, view in zip(self._own, views, strict=True):
+                all_agents += view
+        self._inputs = [*parts[0], *parts[1], bad, sums]
         self._gradients: Callable | None = None
 
     def prepare(self, example: Batch) -> None:
@@ -71,13 +74,13 @@ class Stack:
             if idle:  # it was computed for nothing, and must leave no trace
                 for figures, own in zip(self._inputs[-2:], before, strict=True):
                     figures[idle] = own
+            own = list(zip(*[gradient.unbind() for gradient in gradients], strict=True))
             if not idle and self._alike():
-                self._apply_together(gradients)
+                self._apply_together([gradient for gradients in own for gradient in gradients])
             else:
-                parts = [gradient.unbind() for gradient in gradients]
                 for i, learner in enumerate(self.learners):
                     if i not in idle:
-                        learner.apply([part[i] for part in parts])
+                        learner.apply(list(own[i]))
             for i, (learner, batch) in enumerate(zip(self.learners, batches, strict=True)):
                 if i not in idle:
                     learner.last_batch = batch
@@ -90,13 +93,17 @@ class Stack:
         return alike and first.device.type == "cpu" and not self._inputs[-2].any()  # on a GPU that look would wait
 
     def _apply_together(self, gradients: list[Tensor]) -> None:
-        """As :meth:`Learner.apply` of every one, element by element the same."""
-        trained, delayed, exp_avg, exp_avg_sq = self._parts
+        """As :meth:`Learner.apply` of every one, to the last bit.
+
+        The kernels get each agent's tensors as they are: how they round an element depends on its place in its tensor
+        (the last few do not fill a vector), so that in a stacked tensor it could come out otherwise than alone.
+        """
+        trained, delayed, exp_avg, exp_avg_sq = self._own
         first = self.learners[0]
         torch._foreach_add_([learner.steps[0] for learner in self.learners], 1)
         torch._fused_adam_(
-            trained, gradients, exp_avg, exp_avg_sq, [], first.steps, lr=first.rate, beta1=BETAS[0], beta2=BETAS[1],
-            weight_decay=0.0, eps=first.config.adam_eps, amsgrad=False, maximize=False,
+            trained, gradients, exp_avg, exp_avg_sq, [], first.steps * len(self.learners), lr=first.rate,
+            beta1=BETAS[0], beta2=BETAS[1], weight_decay=0.0, eps=first.config.adam_eps, amsgrad=False, maximize=False,
         )  # fmt: skip
         for learner in self.learners:
             learner.count()
