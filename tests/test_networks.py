@@ -12,7 +12,7 @@ from torch import nn
 
 from envs import EnvSpec, Leaf
 from trainer.config import AlgorithmConfig
-from trainer.networks import ACTIVATIONS, Flatten, OneHot, QNetwork, parameter_count
+from trainer.networks import ACTIVATIONS, Flatten, OneHot, QNetwork, linear, parameter_count
 
 
 def spec(*leaves: Leaf, num_actions: int = 3) -> EnvSpec:
@@ -90,13 +90,38 @@ def test_images_reach_the_convolutions_as_scaled_channels(axes, stack, channels_
 
 
 @pytest.mark.parametrize("side", [84, 20])
-def test_channels_last_gives_the_same_values(side):
+def test_channels_last_gives_the_same_values_and_gradients(side):
     leaf = image((side, side), "hw", stack=4)
     last, first = (made(spec(leaf), [32], flag) for flag in (True, False))
     last.load_state_dict(first.state_dict())
     assert last.encoders[0].convolutions[0].weight.is_contiguous(memory_format=torch.channels_last)
     x = frames(leaf, 6)
     assert torch.allclose(last(x), first(x), atol=1e-6)
+    for network in (last, first):
+        network(x).square().sum().backward()
+    for mine, theirs in zip(last.parameters(), first.parameters(), strict=True):
+        assert mine.grad is not None and theirs.grad is not None and theirs.grad.abs().max() > 0
+        assert torch.allclose(mine.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "other_side"),
+    [((15, 256), False), ((16, 128), True), ((16, 127), False), ((32, 1024), True), ((3, 4), False),
+     ((2, 16, 128), False)],
+)  # fmt: skip
+def test_linear_is_torchs_whichever_side_it_multiplies_from(shape, other_side):
+    torch.manual_seed(0)
+    given = [torch.randn(*shape), torch.randn(7, shape[-1]), torch.randn(7)]
+    upstream = torch.randn(*shape[:-1], 7)
+    found, expected = [], []
+    for function, results in ((linear, found), (nn.functional.linear, expected)):
+        tensors = [t.clone().requires_grad_() for t in given]
+        y = function(*tensors)
+        results += [y, *torch.autograd.grad(y, tensors, upstream)]
+    assert (found[0].stride(-1) != 1) is other_side  # its rows lie side by side then
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.shape == theirs.shape
+        assert torch.allclose(mine, theirs, rtol=1e-5, atol=1e-4)  # of sums of up to 1,024 products
 
 
 def test_floats_of_an_image_are_not_scaled():

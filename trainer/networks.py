@@ -74,7 +74,12 @@ class _Image(nn.Module):
         # Converted and scaled in one pass, then laid out once for all convolutions that see it: torch's conversion of
         # bytes straight into another memory format takes several times as long as both.
         x = (x * self.scale if x.dtype == torch.uint8 else x.float()).contiguous(memory_format=self.format)
-        return self.convolutions(x).flatten(1)
+        *parts, activation = self.convolutions
+        for part in parts:
+            x = part(x)
+        # Laid out for the linear layers before the last activation: behind it, its backward would meet a gradient that
+        # lies otherwise than its result, which costs eight times as much (7 % of a DQN update on MinAtar).
+        return activation(x.contiguous()).flatten(1)
 
 
 def let_stack(network: nn.Module) -> None:
@@ -108,6 +113,18 @@ def _fitting_cnn(height: int, width: int) -> str:
     return "nature" if min(height, width) >= 36 else "small"
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``x weight^T + bias``: [..., I], [O, I] and [O] to [..., O], as torch's linear.
+
+    On a CPU a batch of few rows and many columns is multiplied from the other side, which the library does in half to
+    two thirds of the time: 11 % of a DQN update on MinAtar, 4 % with Nature's convolutions. Below some 16 rows it has a
+    fast way of its own, and above an eighth of the columns nothing is gained.
+    """
+    if x.device.type == "cpu" and x.ndim == 2 and 16 <= len(x) <= x.shape[1] // 8:
+        return torch.addmm(bias[:, None], weight, x.t()).t()
+    return nn.functional.linear(x, weight, bias)
+
+
 class NoisyLinear(nn.Module):
     """A linear layer whose weights carry factorised Gaussian noise (Fortunato et al. 2018, section 3, eq. 9 to 11).
 
@@ -135,11 +152,11 @@ class NoisyLinear(nn.Module):
     def forward(self, x: Tensor, factors: Tensor | None = None) -> Tensor:
         """[..., I] to [..., O]; ``factors`` are f(e) [I + O] of standard normal e, None: the mean weights."""
         if factors is None:
-            return nn.functional.linear(x, self.weight_mu, self.bias_mu)
+            return linear(x, self.weight_mu, self.bias_mu)
         e_in, e_out = factors[: self.inputs], factors[self.inputs :]
         # A pass over the weights takes about a fifth of their product with a batch of 32; addcmul saves one.
         weight = torch.addcmul(self.weight_mu, self.weight_sigma * e_out[:, None], e_in)
-        return nn.functional.linear(x, weight, torch.addcmul(self.bias_mu, self.bias_sigma, e_out))
+        return linear(x, weight, torch.addcmul(self.bias_mu, self.bias_sigma, e_out))
 
 
 class MLP(nn.Module):
@@ -164,7 +181,10 @@ class MLP(nn.Module):
     def forward(self, x: Tensor, factors: Iterator[Tensor]) -> Tensor:
         """[..., sizes[0]] to [..., sizes[-1]]; each noisy layer takes the next of ``factors``, if there is one."""
         for i, layer in enumerate(self.layers):
-            x = layer(x) if isinstance(layer, nn.Linear) else layer(x, next(factors, None))
+            if isinstance(layer, nn.Linear):
+                x = linear(x, layer.weight, layer.bias)
+            else:
+                x = layer(x, next(factors, None))
             if i < len(self.activations):
                 x = self.activations[i](x)
         return x
