@@ -22,7 +22,7 @@ from trainer.building import build, choose_device
 from trainer.compose import load
 from trainer.config import Config, to_dict
 from trainer.loggers import RunInfo, open_loggers
-from trainer.resources import keep_freed_memory
+from trainer.resources import prepare_process
 from trainer.signals import Stopped, StopSignals
 from trainer.system import System
 from trainer.train import Loop, _train
@@ -52,7 +52,7 @@ def config(*arguments: str) -> Config:
 @contextlib.contextmanager
 def opened(config: Config) -> Iterator[System]:
     """A run's parts as ``trainer.train.train`` makes them, in a temporary folder; collectors wait for a limit."""
-    keep_freed_memory()
+    prepare_process()
     torch.set_num_threads(config.learner.num_threads)
     world, device = envs.describe_world(config.env), choose_device(config.learner.device)
     top = Path(tempfile.mkdtemp(prefix="benchmark-"))

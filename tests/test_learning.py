@@ -26,6 +26,7 @@ from trainer.algorithms.dqn import td_error
 from trainer.config import AlgorithmConfig, LearnerConfig
 from trainer.learning import Learner, NotFinite, feed, linear, parameter_groups
 from trainer.replay import Batch, StreamLayout, StreamReplay, StreamSampler, open_storage, to_tensordict
+from trainer.resources import prepare_process
 
 CPU = torch.device("cpu")
 VECTOR = EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), num_actions=3)
@@ -321,6 +322,24 @@ def test_a_checkpoint_continues_bit_for_bit(case, tmp_path):
         assert learner.updates == 10
         learn(learner, iter(copy.deepcopy(rest)), 10)
         assert same(state_of(learner), state_of(one)) and learner.updates == 20
+
+
+def test_moments_of_a_unit_that_sleeps_end_at_zero_and_not_among_denormals():
+    """A thousand steps without a gradient; 0.9 times four of the smallest denormals, 1.4e-45, is rounded to four."""
+    learner = make_learner(*CASES["double"])
+    nothing = [torch.zeros_like(parameter) for parameter in learner.trained]
+    moments = [state["exp_avg"] for state in learner.optimizer.state.values()]
+    try:
+        for prepare, rest in ((lambda: torch.set_flush_denormal(False), 4 * 2.0**-149), (prepare_process, 0.0)):
+            prepare()
+            for moment in moments:
+                moment.fill_(1e-6)
+            for _ in range(1000):
+                learner.apply(nothing)
+            torch.set_flush_denormal(False)  # else it would compare equal to 0
+            assert all((moment == rest).all() for moment in moments)
+    finally:
+        torch.set_flush_denormal(False)
 
 
 @pytest.mark.parametrize("execution", ["eager", "trace"])

@@ -12,7 +12,7 @@ from torch import nn
 
 from envs import EnvSpec, Leaf
 from trainer.config import AlgorithmConfig
-from trainer.networks import ACTIVATIONS, Flatten, OneHot, QNetwork, linear, parameter_count
+from trainer.networks import ACTIVATIONS, Flatten, OneHot, QNetwork, dense, parameter_count
 
 
 def spec(*leaves: Leaf, num_actions: int = 3) -> EnvSpec:
@@ -109,12 +109,12 @@ def test_channels_last_gives_the_same_values_and_gradients(side):
     [((15, 256), False), ((16, 128), True), ((16, 127), False), ((32, 1024), True), ((3, 4), False),
      ((2, 16, 128), False)],
 )  # fmt: skip
-def test_linear_is_torchs_whichever_side_it_multiplies_from(shape, other_side):
+def test_a_dense_layer_is_torchs_whichever_side_it_multiplies_from(shape, other_side):
     torch.manual_seed(0)
     given = [torch.randn(*shape), torch.randn(7, shape[-1]), torch.randn(7)]
     upstream = torch.randn(*shape[:-1], 7)
     found, expected = [], []
-    for function, results in ((linear, found), (nn.functional.linear, expected)):
+    for function, results in ((dense, found), (nn.functional.linear, expected)):
         tensors = [t.clone().requires_grad_() for t in given]
         y = function(*tensors)
         results += [y, *torch.autograd.grad(y, tensors, upstream)]

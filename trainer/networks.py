@@ -113,7 +113,7 @@ def _fitting_cnn(height: int, width: int) -> str:
     return "nature" if min(height, width) >= 36 else "small"
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """``x weight^T + bias``: [..., I], [O, I] and [O] to [..., O], as torch's linear.
 
     On a CPU a batch of few rows and many columns is multiplied from the other side, which the library does in half to
@@ -152,11 +152,11 @@ class NoisyLinear(nn.Module):
     def forward(self, x: Tensor, factors: Tensor | None = None) -> Tensor:
         """[..., I] to [..., O]; ``factors`` are f(e) [I + O] of standard normal e, None: the mean weights."""
         if factors is None:
-            return linear(x, self.weight_mu, self.bias_mu)
+            return dense(x, self.weight_mu, self.bias_mu)
         e_in, e_out = factors[: self.inputs], factors[self.inputs :]
         # A pass over the weights takes about a fifth of their product with a batch of 32; addcmul saves one.
         weight = torch.addcmul(self.weight_mu, self.weight_sigma * e_out[:, None], e_in)
-        return linear(x, weight, torch.addcmul(self.bias_mu, self.bias_sigma, e_out))
+        return dense(x, weight, torch.addcmul(self.bias_mu, self.bias_sigma, e_out))
 
 
 class MLP(nn.Module):
@@ -182,7 +182,7 @@ class MLP(nn.Module):
         """[..., sizes[0]] to [..., sizes[-1]]; each noisy layer takes the next of ``factors``, if there is one."""
         for i, layer in enumerate(self.layers):
             if isinstance(layer, nn.Linear):
-                x = linear(x, layer.weight, layer.bias)
+                x = dense(x, layer.weight, layer.bias)
             else:
                 x = layer(x, next(factors, None))
             if i < len(self.activations):

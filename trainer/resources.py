@@ -8,6 +8,8 @@ import resource
 import shutil
 from pathlib import Path
 
+import torch
+
 from trainer.config import ConfigError
 
 MEBIBYTE = 2**20
@@ -111,7 +113,16 @@ def allow_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def keep_freed_memory() -> None:
+def prepare_process() -> None:
+    """What every process that calculates does first."""
+    _keep_freed_memory()
+    # Adam's moments of a unit that sleeps shrink until they are denormal (below 1.2e-38), and stay there: 0.9 times the
+    # smallest is rounded back to it. An Intel CPU takes some hundred cycles for each: with 80 % of the moments there,
+    # after 850k frames of Rainbow on MinAtar's Freeway, an update took three times as long. Threads inherit this.
+    torch.set_flush_denormal(True)
+
+
+def _keep_freed_memory() -> None:
     """Tell the C library to keep freed blocks up to 32 MiB instead of giving them back to the kernel.
 
     An update of a convolutional network frees and takes tens of MiB; new pages cost it up to two fifths of its time on

@@ -28,7 +28,7 @@ from trainer.metrics import Every, EverySeconds
 from trainer.processes import evaluator as evaluating
 from trainer.processes.evaluator import Evaluation
 from trainer.replay import row_bytes
-from trainer.resources import allow_open_files, check_fits, keep_freed_memory
+from trainer.resources import allow_open_files, check_fits, prepare_process
 from trainer.resume import restore
 from trainer.saving import save
 from trainer.schedules import SCHEDULES
@@ -50,7 +50,7 @@ def train(config: Config, command: list[str]) -> dict[str, Any]:
         RunFailed: a process died, the device gave up or the loss was not finite; everything is stopped, and there is a
             checkpoint if training had begun.
     """
-    keep_freed_memory()
+    prepare_process()
     allow_open_files()
     torch.set_num_threads(config.learner.num_threads)
     world = envs.describe_world(config.env)

@@ -35,7 +35,7 @@ from trainer.config import SEEDS_PER_RUN, Config
 from trainer.opponents import PoolOpponents
 from trainer.pool import OpponentPool
 from trainer.replay import worker_rows
-from trainer.resources import keep_freed_memory
+from trainer.resources import prepare_process
 from trainer.signals import obey_parent
 from trainer.trace import Trace, all_of, open_trace
 
@@ -447,7 +447,7 @@ def make_environment(plan: CollectorPlan, board: ControlBoard) -> VectorEnvironm
     """
     board.pid[plan.worker] = os.getpid()
     obey_parent()
-    keep_freed_memory()
+    prepare_process()
     torch.set_num_threads(1)
     world = envs.make_world(plan.config.env, plan.agents[0].streams.envs_per_worker)
     environment = VectorEnvironment(FirstAgent(world))

@@ -32,7 +32,7 @@ from trainer.boards import error_text, flatten_parameters
 from trainer.checkpoint import load, write_aside
 from trainer.config import SEEDS_PER_RUN, Config
 from trainer.opponents import opponents_of_evaluation
-from trainer.resources import keep_freed_memory
+from trainer.resources import prepare_process
 from trainer.signals import obey_parent
 from trainer.trace import all_of, open_trace
 
@@ -298,7 +298,7 @@ def run(
         pipe: to the main process.
     """
     obey_parent()
-    keep_freed_memory()
+    prepare_process()
     os.nice(config.evaluator.nice)
     torch.set_num_threads(1)
     try:

@@ -32,7 +32,7 @@ from trainer.limiter import NO_LIMIT, Limiter
 from trainer.priorities import PrioritizedStreamSampler
 from trainer.replay import Batch, StreamReplay, StreamSampler
 from trainer.replay_copy import ReplayCopy
-from trainer.resources import keep_freed_memory
+from trainer.resources import prepare_process
 from trainer.signals import obey_parent
 from trainer.stacking import Stack
 from trainer.trace import NoTrace, Trace, all_of, open_trace
@@ -294,7 +294,7 @@ def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -
     why)`` or ``("error", text)``. It goes on from the newest checkpoint of its agent, if there is one.
     """
     obey_parent()
-    keep_freed_memory()
+    prepare_process()
     torch.set_num_threads(plan.config.learner.num_threads)
     trace = open_trace(plan.config, "learner", plan.name)
     try:

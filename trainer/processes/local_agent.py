@@ -26,7 +26,7 @@ from trainer.boards import AgentBoard, ControlBoard, error_text
 from trainer.processes.collector import CollectorPlan, Rollout
 from trainer.processes.learner import IDLE_S, ROW_EVERY_S, Agent, follow, saved
 from trainer.replay import worker_rows
-from trainer.resources import keep_freed_memory
+from trainer.resources import prepare_process
 from trainer.shared import SharedAgent
 from trainer.shared_device import DeviceAgent
 from trainer.signals import obey_parent
@@ -52,7 +52,7 @@ def run(
         pipe: to the main process.
     """
     obey_parent()
-    keep_freed_memory()
+    prepare_process()
     (own,) = plan.agents
     torch.set_num_threads(own.config.learner.num_threads)
     trace = open_trace(own.config, "learner", own.name)
