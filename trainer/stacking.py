@@ -31,7 +31,8 @@ class Stack:
         bad, sums = torch.zeros(n, device=first.device), torch.zeros(n, MAX_FIGURES, device=first.device)
         for i, learner in enumerate(learners):
             views = [[tensor[i] for tensor in part] for part in parts]
-            learner.move_into(*views, bad[i], sums[i])
+            weights, targets, exp_avg, exp_avg_sq = views
+            learner.move_into(weights, targets, exp_avg, exp_avg_sq, bad[i], sums[i])
             for all_agents, view in zip(self._own, views, strict=True):
                 all_agents += view
         self._inputs = [*parts[0], *parts[1], bad, sums]
@@ -74,13 +75,13 @@ class Stack:
             if idle:  # it was computed for nothing, and must leave no trace
                 for figures, own in zip(self._inputs[-2:], before, strict=True):
                     figures[idle] = own
-            own = list(zip(*[gradient.unbind() for gradient in gradients], strict=True))
+            each = list(zip(*[gradient.unbind() for gradient in gradients], strict=True))  # agent's
             if not idle and self._alike():
-                self._apply_together([gradient for gradients in own for gradient in gradients])
+                self._apply_together([gradient for one in each for gradient in one])
             else:
                 for i, learner in enumerate(self.learners):
                     if i not in idle:
-                        learner.apply(list(own[i]))
+                        learner.apply(list(each[i]))
             for i, (learner, batch) in enumerate(zip(self.learners, batches, strict=True)):
                 if i not in idle:
                     learner.last_batch = batch
