@@ -120,7 +120,7 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     two thirds of the time: 11 % of a DQN update on MinAtar, 4 % with Nature's convolutions. Below some 16 rows it has a
     fast way of its own, and above an eighth of the columns nothing is gained.
     """
-    if x.device.type == "cpu" and x.ndim == 2 and 16 <= len(x) <= x.shape[1] // 8:
+    if x.device.type == "cpu" and x.ndim == 2 and 16 <= x.shape[0] <= x.shape[1] // 8:
         return torch.addmm(bias[:, None], weight, x.t()).t()
     return nn.functional.linear(x, weight, bias)
 
