@@ -75,7 +75,7 @@ class Stack:
             if idle:  # it was computed for nothing, and must leave no trace
                 for figures, own in zip(self._inputs[-2:], before, strict=True):
                     figures[idle] = own
-            each = list(zip(*[gradient.unbind() for gradient in gradients], strict=True))  # agent's
+            each = list(zip(*[gradient.unbind() for gradient in gradients], strict=True))  # one agent a row
             if not idle and self._alike():
                 self._apply_together([gradient for one in each for gradient in one])
             else:
