@@ -271,7 +271,7 @@ def test_replay_keeps_its_room_on_a_disk_that_others_fill(tmp_path: Path) -> Non
     scratch.mkdir()
     fill = (
         f"mount -t tmpfs -o size=2m none {scratch}\n"
-        f"(until [ -e {folder}/metrics.jsonl ]; do sleep 0.05; done; dd if=/dev/zero of={scratch}/filler) 2>/dev/null &"
+        f"(until [ -s {folder}/metrics.jsonl ]; do sleep 0.05; done; dd if=/dev/zero of={scratch}/filler) 2>/dev/null &"
     )
     done = in_mounts(fill, command(folder, f"replay.scratch_dir={scratch}"))
     assert done.returncode == 0, done.stderr
@@ -285,6 +285,24 @@ def test_replay_that_finds_no_room_is_refused(tmp_path: Path) -> None:
     done = in_mounts(f"mount -t tmpfs -o size=1m none {scratch}", words)
     assert done.returncode == 2
     assert re.match(r"error: a replay of .* does not fit: 1003\.\d KiB are free there; lower replay", done.stderr)
+
+
+@pytest.mark.parametrize("disk", ["size=16k", "size=24k", "size=1m,nr_inodes=3"])
+def test_disk_with_less_room_than_it_says_is_refused(tmp_path: Path, disk: str) -> None:
+    """400 rows are 12.1 KiB, but 7 columns take 28 KiB of whole pages; so it is when others fill a disk at that moment.
+
+    torch's error tells of 16 KiB, the system's of 24 KiB and of a disk without inodes.
+    """
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    words = command(tmp_path / "run", f"replay.scratch_dir={scratch}", "replay.capacity_frames=400")
+    done = in_mounts(f"mount -t tmpfs -o {disk} none {scratch}", words)
+    assert done.returncode == 2
+    assert re.fullmatch(
+        r"error: a replay of 400 rows finds no room in .* \(No space left on device\): lower "
+        r"replay\.capacity_frames or set replay\.scratch_dir\n",
+        done.stderr,
+    )
 
 
 def test_small_shared_memory_is_refused(tmp_path: Path) -> None:

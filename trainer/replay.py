@@ -11,6 +11,7 @@ next-step autoreset yields it by itself, and it keeps the streams of a worker in
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,16 +106,20 @@ def open_storage(spec: EnvSpec, streams: StreamLayout, folder: Path, with_values
     storage = LazyMemmapStorage(streams.rows, scratch_dir=str(folder), auto_cleanup=False)
     columns = row_spec(spec, with_values)
     row = {name: torch.zeros(shape, dtype=getattr(torch, dtype)) for name, (shape, dtype) in columns.items()}
-    storage._init(TensorDict(row, []))  # fixes the columns before any worker exists (torchrl.md, trap 8)
-    for column in storage._storage.values():
-        with open(column.filename, "r+b") as file:
-            try:
+    try:
+        storage._init(TensorDict(row, []))  # fixes the columns before any worker exists (torchrl.md, trap 8)
+        for column in storage._storage.values():
+            with open(column.filename, "r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, column.nbytes)
-            except OSError as error:
-                raise ConfigError(
-                    f"a replay of {streams.rows} rows finds no room in {folder} ({error.strerror}): lower "
-                    "replay.capacity_frames or set replay.scratch_dir"
-                ) from error
+    except (OSError, RuntimeError) as error:
+        full = os.strerror(errno.ENOSPC)
+        if isinstance(error, RuntimeError) and full not in str(error):  # torch's errors of a file have no number
+            raise
+        reason = full if isinstance(error, RuntimeError) else error.strerror
+        raise ConfigError(
+            f"a replay of {streams.rows} rows finds no room in {folder} ({reason}): lower "
+            "replay.capacity_frames or set replay.scratch_dir"
+        ) from error
     return storage
 
 
