@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._inductor import config as inductor
 from torchrl.modules import QValueActor
 from torchrl.objectives import DQNLoss, HardUpdate, SoftUpdate
 
@@ -182,16 +183,28 @@ def test_traced_and_eager_updates_equal_a_plain_loop(case):
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
-@pytest.mark.parametrize("name", ["dqn", "munchausen", "qrdqn", "c51"])
-def test_compiled_updates_are_eager_ones_but_for_rounding(name):
-    states = {}
-    for execution in ("eager", "compile"):
-        learner = replace(LEARNER, execution=execution)
-        torch.manual_seed(0)
-        algorithm = ALGORITHMS[name](replace(BASE, name=name), learner, MIXED)
-        made = Learner(algorithm, learner, BASE, CPU)
-        learn(made, batches(MIXED, learner.batch_size), 5)
-        states[execution] = made.trained
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("dqn", {}),
+        ("munchausen", {}),
+        ("qrdqn", {}),
+        ("c51", {}),
+        ("iqn", {}),
+        ("c51", {"noisy": True, "dueling": True, "double": True}),  # rainbow
+    ],
+)
+def test_compiled_updates_are_eager_ones_but_for_rounding(name, options):
+    config, states = replace(BASE, name=name, **options), {}
+    with inductor.patch(fallback_random=True):  # the same noise and fractions as in eager mode
+        for execution in ("eager", "compile"):
+            learner = replace(LEARNER, execution=execution)
+            torch.manual_seed(0)
+            made = Learner(ALGORITHMS[name](config, learner, MIXED), learner, config, CPU)
+            made.prepare(next(batches(MIXED, learner.batch_size)))  # which takes random numbers
+            torch.manual_seed(1)
+            learn(made, batches(MIXED, learner.batch_size), 5)
+            states[execution] = made.trained
     for eager, compiled in zip(states["eager"], states["compile"], strict=True):
         torch.testing.assert_close(compiled, eager, rtol=1e-4, atol=1e-5)
 

@@ -57,8 +57,13 @@ def best(values: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def of_action(numbers: Tensor, action: Tensor) -> Tensor:
-    """The numbers of one action for each row: [B, A, K] and int64 [B] to [B, K]."""
-    return numbers[torch.arange(len(action), device=action.device), action]
+    """The numbers of one action for each row: [B, A, K] and int64 [B] to [B, K].
+
+    Chosen and summed, as the gradient of an index is what Inductor (torch 2.13, CPU) compiles wrongly for IQN: it
+    writes beside the tensor, which ended in a double free. Values and gradients are the same bits.
+    """
+    chosen = torch.arange(numbers.shape[1], device=action.device) == action[:, None]
+    return torch.where(chosen[:, :, None], numbers, 0.0).sum(1)
 
 
 def next_mask(batch: TensorDictBase) -> Tensor | None:
