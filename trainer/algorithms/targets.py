@@ -59,8 +59,9 @@ def best(values: Tensor, mask: Tensor | None) -> Tensor:
 def of_action(numbers: Tensor, action: Tensor) -> Tensor:
     """The numbers of one action for each row: [B, A, K] and int64 [B] to [B, K].
 
-    Chosen and summed, as the gradient of an index is what Inductor (torch 2.13, CPU) compiles wrongly for IQN: it
-    writes beside the tensor, which ended in a double free. Values and gradients are the same bits.
+    Chosen and summed, as the gradient of an index is what Inductor compiles wrongly for IQN on a CPU with several
+    threads: it writes beside the tensor, which ended in a double free (torch 2.13, pytorch/pytorch#191837).
+    Values and gradients are the same bits.
     """
     chosen = torch.arange(numbers.shape[1], device=action.device) == action[:, None]
     return torch.where(chosen[:, :, None], numbers, 0.0).sum(1)
