@@ -112,10 +112,9 @@ def open_storage(spec: EnvSpec, streams: StreamLayout, folder: Path, with_values
             with open(column.filename, "r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, column.nbytes)
     except (OSError, RuntimeError) as error:
-        full = os.strerror(errno.ENOSPC)
-        if isinstance(error, RuntimeError) and full not in str(error):  # torch's errors of a file have no number
+        reason = error.strerror if isinstance(error, OSError) else os.strerror(errno.ENOSPC)
+        if str(reason) not in str(error):  # torch's errors of a file are RuntimeErrors without a number, as are others
             raise
-        reason = full if isinstance(error, RuntimeError) else error.strerror
         raise ConfigError(
             f"a replay of {streams.rows} rows finds no room in {folder} ({reason}): lower "
             "replay.capacity_frames or set replay.scratch_dir"
