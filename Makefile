@@ -10,7 +10,7 @@ run: $(DONE)
 	$(BIN)/python -m trainer.run
 
 test: $(DONE)
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu"
 
 test-all: $(DONE)
 	$(BIN)/python -m pytest

@@ -21,7 +21,7 @@ LAYERS = [
     {"processes"},
     {"shared_device"},
     {"diagnostics", "stacking", "shared", "matches", "opponents"},
-    {"agents", "priorities", "learning", "replay_copy", "pool"},
+    {"agents", "priorities", "learning", "replay_copy", "pool", "child"},
     {"algorithms", "acting", "replay", "recording", "checkpoint", "telemetry", "trace"},
     {"networks", "metrics", "loggers", "boards", "limiter", "plot", "resources", "run_folder", "compose", "timeline"}
     | {"signals", "errors", "scripting", "league_picture", "human"},

@@ -27,7 +27,7 @@ from torchrl.collectors import Collector
 import envs
 from envs.torchrl import VectorEnvironment
 from envs.world import FirstAgent, Observation, Step
-from trainer import checkpoint
+from trainer import checkpoint, child
 from trainer.acting import Crew, Explorer, FrameStacks, apex_ladder, linear_epsilon
 from trainer.agents import AgentPlan, make_policy, model_id, shape_key
 from trainer.boards import ControlBoard, WeightsReader, error_text, flatten_parameters
@@ -35,8 +35,6 @@ from trainer.config import SEEDS_PER_RUN, Config
 from trainer.opponents import PoolOpponents
 from trainer.pool import OpponentPool
 from trainer.replay import worker_rows
-from trainer.resources import prepare_process
-from trainer.signals import obey_parent
 from trainer.trace import Trace, all_of, open_trace
 
 WAIT_S = 2e-4  # between two looks at the control board
@@ -446,9 +444,7 @@ def make_environment(plan: CollectorPlan, board: ControlBoard) -> VectorEnvironm
     What TorchRL is told of it is the first agent's part.
     """
     board.pid[plan.worker] = os.getpid()
-    obey_parent()
-    prepare_process()
-    torch.set_num_threads(1)
+    child.begin()
     world = envs.make_world(plan.config.env, plan.agents[0].streams.envs_per_worker)
     environment = VectorEnvironment(FirstAgent(world))
     environment.plan, environment.board, environment.world = plan, board, world

@@ -25,6 +25,7 @@ from torch import Tensor
 import envs
 from envs import EnvSpec
 from envs.world import Observation, Step
+from trainer import child
 from trainer.acting import FrameStacks, Policy, greedy_policy
 from trainer.agents import make_policy
 from trainer.algorithms.targets import unrescale
@@ -32,8 +33,6 @@ from trainer.boards import error_text, flatten_parameters
 from trainer.checkpoint import load, write_aside
 from trainer.config import SEEDS_PER_RUN, Config
 from trainer.opponents import opponents_of_evaluation
-from trainer.resources import prepare_process
-from trainer.signals import obey_parent
 from trainer.trace import all_of, open_trace
 
 SEED_OFFSET = 500_000  # environments of evaluations are seeded apart from those of training
@@ -297,10 +296,8 @@ def run(
         weights: float32 [sum of numel] in shared memory; the main process writes it before a request only.
         pipe: to the main process.
     """
-    obey_parent()
-    prepare_process()
+    child.begin()
     os.nice(config.evaluator.nice)
-    torch.set_num_threads(1)
     try:
         judge, trace = Judge(config, agents, run_dir), open_trace(config, "evaluator")
         trace.follow(judge, "evaluate", "evaluate", judge.agents)

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer import checkpoint
+from trainer import checkpoint, child
 from trainer.agents import AgentPlan
 from trainer.algorithms import ALGORITHMS
 from trainer.boards import VERSIONS_KEPT, ControlBoard, error_text
@@ -32,8 +32,6 @@ from trainer.limiter import NO_LIMIT, Limiter
 from trainer.priorities import PrioritizedStreamSampler
 from trainer.replay import Batch, StreamReplay, StreamSampler
 from trainer.replay_copy import ReplayCopy
-from trainer.resources import prepare_process
-from trainer.signals import obey_parent
 from trainer.stacking import Stack
 from trainer.trace import NoTrace, Trace, all_of, open_trace
 
@@ -293,9 +291,7 @@ def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -
     The pipe carries ``("save", frames)`` to it, and from it ``("row", figures)``, ``("saved", path)``, ``("unsaved",
     why)`` or ``("error", text)``. It goes on from the newest checkpoint of its agent, if there is one.
     """
-    obey_parent()
-    prepare_process()
-    torch.set_num_threads(plan.config.learner.num_threads)
+    child.begin(plan.config.learner.num_threads)
     trace = open_trace(plan.config, "learner", plan.name)
     try:
         agent = Agent(plan, torch.device(device))

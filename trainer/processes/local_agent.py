@@ -20,16 +20,14 @@ from pathlib import Path
 import torch
 
 import envs
-from trainer import checkpoint
+from trainer import checkpoint, child
 from trainer.agents import make_policy
 from trainer.boards import AgentBoard, ControlBoard, error_text
 from trainer.processes.collector import CollectorPlan, Rollout
 from trainer.processes.learner import IDLE_S, ROW_EVERY_S, Agent, follow, saved
 from trainer.replay import worker_rows
-from trainer.resources import prepare_process
 from trainer.shared import SharedAgent
 from trainer.shared_device import DeviceAgent
-from trainer.signals import obey_parent
 from trainer.trace import open_trace
 
 
@@ -51,10 +49,8 @@ def run(
         exact: go on in the middle of its episodes too.
         pipe: to the main process.
     """
-    obey_parent()
-    prepare_process()
     (own,) = plan.agents
-    torch.set_num_threads(own.config.learner.num_threads)
+    child.begin(own.config.learner.num_threads)
     trace = open_trace(own.config, "learner", own.name)
     try:
         agent, rollout = _build(plan, control, shared, resumed, exact)

@@ -1,0 +1,95 @@
+"""The real main, run as a user runs it, for the tests of what use has found."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+
+# A run of some seconds: one worker with four environments, 600 frames, an update for each tenth frame.
+QUICK = [
+    "env.import_modules=[hurting]", "collector.num_workers=1", "collector.envs_per_worker=4", "budget_frames=600",
+    "learner.warmup_frames=100", "learner.batch_size=32", "replay.capacity_frames=1000", "algorithm.hidden_sizes=[16]",
+    "evaluator.every_frames=0", "evaluator.final_episodes=2", "evaluator.episodes=2", "evaluator.num_envs=2",
+    "learner.device=cpu", "logger.terminal=plain",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended.
+
+    Args:
+        code: its exit code.
+        out: what it wrote on stdout.
+        err: what it wrote on stderr.
+        run_dir: the run's folder.
+    """
+
+    code: int
+    out: str
+    err: str
+    run_dir: Path
+
+    @property
+    def said(self) -> str:
+        """All that it wrote."""
+        return self.out + self.err
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What RUN/summary.json holds."""
+        return json.loads((self.run_dir / "summary.json").read_text())
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of RUN/metrics.jsonl."""
+        return [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Variables of a command that finds the environments of this folder."""
+    path = os.pathsep.join([str(HERE), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", **more}
+
+
+def command(*arguments: str, module: str = "trainer.run") -> list[str]:
+    """What starts one of the trainer's programs."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., Ended]:
+    """``run("env.id=Hurting/Plain-v0", "seed=3")``: a quick run of the real main in a folder of its own.
+
+    ``name`` is its folder's, ``module`` another program (which gets no arguments but the given ones), ``quick=False``
+    leaves out `QUICK`, ``cwd`` is where it is started, and all other names are environment variables.
+    """
+
+    def start(
+        *arguments: str, name: str = "run", module: str = "trainer.run", quick: bool = True, cwd: Path | None = None,
+        timeout: float = 120, **variables: str,
+    ) -> Ended:  # fmt: skip
+        run_dir = tmp_path / name
+        if module == "trainer.run":
+            plain = QUICK if quick else []
+            named = {argument.partition("=")[0] for argument in arguments}
+            own = [] if named & {"run_dir", "resume"} else [f"run_dir={run_dir}"]
+            arguments = (*(word for word in plain if word.partition("=")[0] not in named), *own, *arguments)
+        done = subprocess.run(
+            command(*arguments, module=module), cwd=cwd or tmp_path, env=environment(**variables), capture_output=True,
+            text=True, timeout=timeout, errors="replace",
+        )  # fmt: skip
+        return Ended(done.returncode, done.stdout, done.stderr, run_dir)
+
+    return start
