@@ -6,12 +6,16 @@ import pty
 import re
 import subprocess
 import sys
+from collections import deque
 from datetime import datetime
 
 import pytest
 
+from trainer.config import LoggerConfig
+from trainer.loggers import Loggers
 from trainer.loggers.sink import Event
 from trainer.loggers.terminal import TerminalSink
+from trainer.loggers.text import open_text
 
 NOON = datetime(2025, 1, 2, 12, 0, 0)
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -135,3 +139,36 @@ def test_a_pipe_gets_plain_lines_even_in_ascii(run):
     assert done.returncode == 0 and done.stderr == b""
     assert b"1/200 frames" in done.stdout and b"\x1b" not in done.stdout
     assert done.stdout.endswith(b"printed after the end\n")
+
+
+def test_progress_is_one_plain_line_in_five_seconds_and_none_in_the_log(run):
+    stream, clock = io.StringIO(), Clock()
+    loggers = Loggers(
+        {
+            "text": open_text(LoggerConfig(), run, pytest.fail),
+            "terminal": TerminalSink(run, pytest.fail, live=False, stream=stream, clock=clock),
+        },
+        deque(),
+    )
+    for second in range(12):
+        clock.now = 100.0 + second
+        loggers.progress(f"final evaluation: {second} of 12 episodes")
+    loggers.close({})
+    assert [line[9:] for line in stream.getvalue().splitlines()[:3]] == [
+        f"final evaluation: {done} of 12 episodes" for done in (0, 5, 10)
+    ]
+    assert "final evaluation" not in (run.run_dir / "log.txt").read_text()
+
+
+def test_progress_in_the_live_view_until_training_goes_on(run):
+    master, slave = pty.openpty()
+    with open(slave, "w", encoding="utf-8") as stream:
+        sink = TerminalSink(run, pytest.fail, live=True, stream=stream)
+        sink.event(Event(NOON, "main", "starting workers: 3 of 16", passing=True))
+        sink.event(Event(NOON, "main", "starting workers: 4 of 16", passing=True))
+        sink.write({"frames": 12_500, "frames_per_s": 1_000.0})
+        sink.close({})
+    shown = read_all(master)
+    os.close(master)
+    assert shown.count("starting workers: 3 of 16") == shown.count("starting workers: 4 of 16") == 1
+    assert "starting workers" not in shown[shown.index("12,500 of 50,000") :]

@@ -43,7 +43,9 @@ def test_panel_says_everything_in_80_columns(run):
     assert "2 workers · 32 environments · learner on cpu" in text[-1]
 
 
-@pytest.mark.parametrize("row", [{}, {"frames": 0, "return_mean": math.nan, "eta_s": math.inf, "loss": math.nan}])
+@pytest.mark.parametrize(
+    "row", [{"frames": 0}, {"frames": 0, "return_mean": math.nan, "eta_s": math.inf, "loss": math.nan}]
+)
 def test_missing_and_unmeasured_values_are_dashes(run, row):
     text = "\n".join(rendered(row, run))
     assert "0 %, 0 of 50,000 frames, ? left" in text
@@ -106,3 +108,10 @@ def test_history_thins_itself_and_spans_the_whole_run():
 )  # fmt: skip
 def test_duration(seconds, text):
     assert duration(seconds) == text
+
+
+def test_what_takes_long_has_a_line_and_stands_alone_before_the_first_row(run):
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))
+    console.print(panel({}, run, History(), History(), "starting workers: 3 of 16"))
+    lines = console.export_text().splitlines()
+    assert len(lines) == 3 and lines[1].strip("│ ") == "now starting workers: 3 of 16"

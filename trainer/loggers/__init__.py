@@ -65,6 +65,16 @@ class Loggers:
         self._event(text, role, agent, pid)
         self._hand_out_notices()
 
+    def progress(self, text: str) -> None:
+        """Say how far something is that takes long, as "starting workers: 3 of 16".
+
+        The live view shows it until the next one, until "" or until the next row of training; a plain terminal prints
+        one in five seconds at most. Call it as often as there is something new: it costs what drawing the view costs.
+        """
+        self._hand_out_notices()
+        self._hand_out(Event(datetime.now(), "main", text, passing=True))
+        self._hand_out_notices()
+
     def close(self, summary: dict[str, Any]) -> None:
         """Close every sink, even when one fails; `summary` is what summary.json holds. A second call does nothing."""
         self._hand_out_notices()
@@ -75,7 +85,9 @@ class Loggers:
             self._hand_out_notices()  # to the sinks that are still open
 
     def _event(self, text: str, role: str, agent: str = "", pid: int | None = None) -> None:
-        event = Event(datetime.now(), role, text, agent, os.getpid() if pid is None else pid)
+        self._hand_out(Event(datetime.now(), role, text, agent, os.getpid() if pid is None else pid))
+
+    def _hand_out(self, event: Event) -> None:
         for name, sink in list(self._sinks.items()):
             self._guarded(name, lambda sink=sink: sink.event(event))  # type: ignore[misc]
 

@@ -32,7 +32,8 @@ class RunInfo:
 class Event:
     """One line for people: a warning, an evaluation, a death.
 
-    `role` and `pid` are those of the process it is about, `agent` the one whose it is, if it is one's.
+    `role` and `pid` are those of the process it is about, `agent` the one whose it is, if it is one's. A passing one
+    says how far something is that takes long: the terminal shows it until the next one, and nobody keeps it.
     """
 
     time: datetime
@@ -40,6 +41,7 @@ class Event:
     text: str
     agent: str = ""
     pid: int = field(default_factory=os.getpid)
+    passing: bool = False
 
     @property
     def who(self) -> str:

@@ -36,6 +36,8 @@ class TensorboardSink:
 
     def event(self, event: Event) -> None:
         """Add the event as text at the frames of the last row."""
+        if event.passing:
+            return
         self._writer.add_text("events", f"{event.time:%H:%M:%S} [{event.who}] {event.text}", self._frames)
 
     def close(self, summary: dict[str, Any]) -> None:

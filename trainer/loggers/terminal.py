@@ -50,7 +50,8 @@ class TerminalSink:
         self._on = True
         self._row: Row = {}  # the newest value of every key
         self._returns, self._evaluations = History(), History()
-        self._next_line_at = -float("inf")
+        self._next_line_at = self._next_progress_at = -float("inf")
+        self._progress = ""  # of what takes long, "" while nothing does
         self._live: Live | None = None
         if live:
             # No refreshing thread: it would meet a broken pipe where nobody can catch it.
@@ -68,24 +69,44 @@ class TerminalSink:
             self._returns.add(float(row["return_mean"]))
         if new_evaluation and "eval_return_mean" in row:
             self._evaluations.add(float(row["eval_return_mean"]))
-        if (live := self._live) is not None:
-            view = panel(self._row, self._run, self._returns, self._evaluations)
-            self._guarded(lambda: live.update(view, refresh=True))
+        if "frames_per_s" in row:  # training goes on: what it waited for is over
+            self._progress = ""
+        if self._live is not None:
+            self._draw()
         elif self._clock() >= self._next_line_at:
             self._next_line_at = self._clock() + PLAIN_PERIOD_S
             self._print(f"{time.strftime('%H:%M:%S')} {plain_line(self._row, self._run)}")
 
     def event(self, event: Event) -> None:
-        """Print one event at once, above the view."""
+        """Print one event at once, above the view; a passing one in the view, or at most once in five seconds."""
+        if event.passing:
+            self._show_progress(event)
+            return
         role = "" if event.role == "main" else f"[{event.who}] "
         self._print(f"{event.time:%H:%M:%S} {role}{event.text}")
 
     def close(self, summary: dict[str, Any]) -> None:
         """Leave the last view on the screen, give the cursor back and say how the run ended."""
         if self._live is not None:
+            if self._progress and self._on:
+                self._progress = ""
+                self._draw()
             self._guarded(self._live.stop)
         for line in closing_lines(self._run, summary):
             self._print(line)
+
+    def _show_progress(self, event: Event) -> None:
+        self._progress = event.text
+        if self._live is not None:
+            self._draw()
+        elif self._progress and self._clock() >= self._next_progress_at:
+            self._next_progress_at = self._clock() + PLAIN_PERIOD_S
+            self._print(f"{event.time:%H:%M:%S} {event.text}")
+
+    def _draw(self) -> None:
+        view = panel(self._row, self._run, self._returns, self._evaluations, self._progress)
+        assert (live := self._live) is not None
+        self._guarded(lambda: live.update(view, refresh=True))
 
     def _print(self, line: str) -> None:
         if self._live is not None:

@@ -23,6 +23,8 @@ class TextSink:
 
     def event(self, event: Event) -> None:
         """Append one line (more when the text has more, as a traceback has); raises OSError when the disk refuses."""
+        if event.passing:
+            return
         self._file.write(f"{_head(event)} {event.text}\n")
         self._file.flush()
 

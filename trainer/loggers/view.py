@@ -82,11 +82,28 @@ def evaluation(row: Mapping[str, Any]) -> str:
     )
 
 
-def panel(row: Mapping[str, Any], run: RunInfo, returns: History, evaluations: History) -> RenderableType:
-    """The live view of the newest values of every key in `row`."""
+def panel(
+    row: Mapping[str, Any], run: RunInfo, returns: History, evaluations: History, progress: str = ""
+) -> RenderableType:
+    """The live view of the newest values of every key in `row`; `progress` is of what takes long, if anything does."""
     lines = Table.grid(padding=(0, 1))  # every line but the last fits a terminal of 80 columns
     lines.add_column(style="dim", no_wrap=True)
     lines.add_column()
+    if row:
+        _add_figures(lines, row, run, returns, evaluations)
+    if progress or not row:
+        lines.add_row("now", Text(progress or "starting", style="bold"))
+    return Panel(
+        lines,
+        title=f"[bold]{run.env_id}[/bold] · {run.algorithm} · seed {run.seed}",
+        title_align="left",
+        subtitle=f"{run.num_workers} workers · {run.num_envs} environments · learner on {run.device}",
+        subtitle_align="right",
+        border_style="blue",
+    )
+
+
+def _add_figures(lines: Table, row: Mapping[str, Any], run: RunInfo, returns: History, evaluations: History) -> None:
     lines.add_row("progress", _progress(row, run))
     return_line = Text.assemble(
         (number(row, "return_mean"), "bold"),
@@ -117,14 +134,6 @@ def panel(row: Mapping[str, Any], run: RunInfo, returns: History, evaluations: H
     side = str(row.get("bottleneck", "-"))
     reason = f": {row['bottleneck_reason']}" if row.get("bottleneck_reason") else ""
     lines.add_row("bottleneck", Text.assemble((side, f"bold {SIDE_COLOURS.get(side, 'dim')}"), reason))
-    return Panel(
-        lines,
-        title=f"[bold]{run.env_id}[/bold] · {run.algorithm} · seed {run.seed}",
-        title_align="left",
-        subtitle=f"{run.num_workers} workers · {run.num_envs} environments · learner on {run.device}",
-        subtitle_align="right",
-        border_style="blue",
-    )
 
 
 def plain_line(row: Mapping[str, Any], run: RunInfo) -> str:
