@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.checkpoint import CheckpointError, load, numbered, save, write_aside
+from trainer.checkpoint import load, numbered, save, write_aside
+from trainer.reading import ReadError
 from trainer.run_folder import aside_of, remove_partial
 
 
@@ -73,7 +74,7 @@ def test_a_failed_write_leaves_the_earlier_file_and_nothing_beside_it(tmp_path):
 
 
 def test_no_file_is_one_sentence(tmp_path):
-    with pytest.raises(CheckpointError, match="there is no checkpoint .*missing.pt") as caught:
+    with pytest.raises(ReadError, match="there is no checkpoint .*missing.pt") as caught:
         load(tmp_path / "missing.pt")
     assert one_sentence(str(caught.value).replace(".pt", ""))
 
@@ -84,7 +85,7 @@ def test_a_torn_file_is_one_sentence_wherever_it_is_torn(tmp_path):
     whole = path.read_bytes()
     for length in {0, 1, 2, 4, 30, *range(50, len(whole) - 1, 97)}:
         path.write_bytes(whole[:length])
-        with pytest.raises(CheckpointError, match=r"torn\.pt is torn") as caught:
+        with pytest.raises(ReadError, match=r"torn\.pt is torn") as caught:
             load(path)
         assert "\n" not in str(caught.value)
 
@@ -94,7 +95,7 @@ def test_garbage_is_a_checkpoint_error_whatever_it_holds(tmp_path):
     rng, path = np.random.default_rng(0), tmp_path / "garbage.pt"
     for _ in range(300):
         path.write_bytes(rng.bytes(int(rng.integers(1, 200))))
-        with pytest.raises(CheckpointError, match="garbage.pt"):
+        with pytest.raises(ReadError, match="garbage.pt"):
             load(path)
 
 
@@ -106,7 +107,7 @@ def test_pickled_code_is_refused_and_not_run(tmp_path, form):
         torch.save({"weights": torch.ones(2), "extra": Malicious(trace)}, path)
     else:
         path.write_bytes(pickle.dumps(Malicious(trace)))
-    with pytest.raises(CheckpointError, match="more than tensors and plain values") as caught:
+    with pytest.raises(ReadError, match="more than tensors and plain values") as caught:
         load(path)
     assert not trace.exists()
     assert "\n" not in str(caught.value)

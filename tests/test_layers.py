@@ -27,6 +27,7 @@ LAYERS = [
     | {"signals", "errors", "scripting", "league_picture", "human"},
     {"validation"},
     {"config"},
+    {"reading"},
 ]
 HEIGHT = {part: len(LAYERS) - line for line, parts in enumerate(LAYERS) for part in parts}
 
@@ -47,7 +48,7 @@ STARTERS = {
     "AsyncVectorEnv",
     "ParallelEnv",
 }
-LIGHT = {"config", "validation", "compose", "run"}  # loaded before the arguments are known to be right
+LIGHT = {"reading", "config", "validation", "compose", "run"}  # loaded before the arguments are known to be right
 HEAVY = {"torch", "torchrl", "tensordict", "gymnasium", "numpy", "wandb"}
 
 

@@ -11,13 +11,10 @@ from typing import Any
 import torch
 
 from trainer.config import ConfigError, first_line
+from trainer.reading import ReadError
 from trainer.run_folder import aside_of
 
 FORMAT = 1
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be read; its text is one sentence for the user."""
 
 
 def write_aside(state: dict[str, Any], path: Path) -> None:
@@ -54,7 +51,7 @@ def newest(folder: Path, torn: Callable[[Path, str], None] = lambda path, why: N
     for path in reversed(numbered(folder)):
         try:
             return load(path)
-        except CheckpointError as error:
+        except ReadError as error:
             torn(path, str(error))
     return None
 
@@ -63,20 +60,20 @@ def load(path: Path) -> dict[str, Any]:
     """What :func:`save` or :func:`write_aside` wrote, on the CPU.
 
     Raises:
-        CheckpointError: no such file, not a whole checkpoint, or one that holds more than tensors and plain values.
+        ReadError: no such file, not a whole checkpoint, or one that holds more than tensors and plain values.
     """
     if not path.is_file():
-        raise CheckpointError(f"there is no checkpoint {path}: is the run's folder right, and did it train at all?")
+        raise ReadError(f"there is no checkpoint {path}: is the run's folder right, and did it train at all?")
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise CheckpointError(
+        raise ReadError(
             f"checkpoint {path} is torn, or it holds more than tensors and plain values, which is not loaded, as it "
             "could run code: use another"
         ) from error
     # What else torch and its unpickler raise over damaged bytes.
     except (RuntimeError, EOFError, OSError, ValueError, TypeError, LookupError, AttributeError, ImportError) as error:
-        raise CheckpointError(
+        raise ReadError(
             f"checkpoint {path} is torn or no checkpoint ({first_line(error)}): delete it or use another"
         ) from error
 
@@ -89,14 +86,14 @@ def policy_weights(path: Path, numel: int) -> torch.Tensor:
         numel: of the network that is to take them.
 
     Raises:
-        CheckpointError: it cannot be read, is none of these, or is of another network.
+        ReadError: it cannot be read, is none of these, or is of another network.
     """
     kept = load(path)
     flat = kept.get("weights") if isinstance(kept, dict) else None
     if not isinstance(flat, torch.Tensor):
-        raise CheckpointError(f"{path} holds no policy: name a policy.pt or a snapshot_*.pt")
+        raise ReadError(f"{path} holds no policy: name a policy.pt or a snapshot_*.pt")
     if flat.numel() != numel:
-        raise CheckpointError(
+        raise ReadError(
             f"{path} has {flat.numel()} weights where the agent's network has {numel}: name a policy of the same "
             "environment and algorithm, with the same layers"
         )
@@ -107,9 +104,9 @@ def named_weights(path: Path, numel: int, key: str) -> torch.Tensor:
     """As :func:`policy_weights`, of a file that the configuration names by ``key``.
 
     Raises:
-        ConfigError: as `CheckpointError` there.
+        ConfigError: as `ReadError` there.
     """
     try:
         return policy_weights(path, numel)
-    except CheckpointError as error:
+    except ReadError as error:
         raise ConfigError(f"{key}: {error}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -33,6 +32,7 @@ from trainer.config import (
     resolve,
     schema,
 )
+from trainer.reading import ReadError, read_json
 from trainer.validation import validate
 
 FREE = ("env.kwargs.", "agents.overrides.", "agents.start_from.")  # keys that a user may add to
@@ -146,7 +146,12 @@ def _resumed(folder: Path, overrides: Sequence[Override], asked: Config, cores: 
     config = replace(_with_keys(kept, changed), run_dir=str(folder), resume=str(folder))
     warnings, config = validate(config, cores), resolve(config, cores)
     summary = folder / "summary.json"
-    status = json.loads(summary.read_text())["status"] if summary.exists() else ""
+    status = None
+    if summary.exists():
+        try:
+            status = read_json(summary).get("status")
+        except ReadError as error:
+            warnings.append(f"{error}, the run goes on without it")
     done = status == "finished" and config.budget_frames <= kept.budget_frames
     finished = (
         f"the run in {folder} is finished: raise budget_frames above {kept.budget_frames} to go on" if done else ""

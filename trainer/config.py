@@ -13,6 +13,8 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, cast
 
+from trainer.reading import ReadError, read_text
+
 # Beside the package, in a clone as in an installation, whatever the working folder holds.
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 
@@ -375,21 +377,23 @@ def from_yaml(path: str | Path) -> Config:
     """Read a run's config.yaml; keys that it does not name take their defaults.
 
     Raises:
-        ConfigError: the file is missing, is no YAML mapping, or names a key or a value that `Config` does not take.
+        ConfigError: the file is missing, damaged, no YAML mapping, or names a key or value that `Config` does not take.
     """
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
     try:
-        read = OmegaConf.load(path)
-        if not isinstance(read, DictConfig):
-            raise ConfigError(f"{path} holds no mapping of keys to values, so it is no run's config.yaml")
-        return cast(Config, OmegaConf.to_object(OmegaConf.merge(schema(), read)))
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror}): name a run's folder that holds one") from error
-    except YAMLError as error:
+        read = OmegaConf.create(read_text(Path(path), "name a run's folder that holds a whole one"))
+    except ReadError as error:
+        raise ConfigError(str(error)) from error
+    # A number of 5,000 digits; neither a mapping nor a list; an alias of itself.
+    except (YAMLError, ValueError, AssertionError, RecursionError) as error:
         raise ConfigError(f"{path} is no YAML file: {first_line(error)}") from error
+    if not isinstance(read, DictConfig) or not read:
+        raise ConfigError(f"{path} holds no mapping of keys to values, so it is no run's config.yaml")
+    try:
+        return cast(Config, OmegaConf.to_object(OmegaConf.merge(schema(), read)))
     except OmegaConfBaseException as error:
         key = error.full_key or ""
         hint = "" if key in config_keys() else f" (the nearest is {nearest(key, config_keys())})"

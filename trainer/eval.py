@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from envs import EnvError
-from trainer.checkpoint import CheckpointError
 from trainer.config import ConfigError
 from trainer.finished import add_arguments, open_run
 from trainer.processes.evaluator import evaluate, world_of
+from trainer.reading import ReadError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ConfigError(f"--random {name} names no agent of {config.env.id}: it has {', '.join(world.agents)}")
         played = evaluate(players, world, options.episodes, options.seed, options.random)
         world.close()
-    except (ConfigError, CheckpointError, EnvError) as error:
+    except (ConfigError, ReadError, EnvError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     returns = [value for own in played for value in own.returns]

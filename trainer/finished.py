@@ -29,7 +29,7 @@ def open_run(run_dir: Path, policy: str) -> tuple[Config, Players]:
     """The run's configuration and one of its policies.
 
     Raises:
-        ConfigError, CheckpointError, EnvError: in one sentence, what is missing.
+        ConfigError, ReadError, EnvError: in one sentence, what is missing.
     """
     torch.set_num_threads(1)
     if not (run_dir / "config.yaml").is_file():

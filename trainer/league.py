@@ -22,11 +22,11 @@ from envs import EnvError, EnvSpec
 from envs.games.players import Player, random_player
 from envs.selfplay import scripted
 from trainer import checkpoint, run_folder
-from trainer.checkpoint import CheckpointError
 from trainer.config import SEEDS_PER_RUN, Config, ConfigError, from_yaml
 from trainer.league_picture import draw
 from trainer.matches import Choose, network_players, play_out, seated, weights_of, winners, world_of_games
 from trainer.metrics import wilson
+from trainer.reading import ReadError
 
 SEED_OFFSET = 700_000  # apart from the seeds of training and of evaluations
 GAMES_AT_ONCE = 8_192
@@ -91,7 +91,7 @@ def league(
 
     Raises:
         ConfigError, EnvError: it is no run of a game.
-        CheckpointError: there is no policy.
+        ReadError: there is no policy.
         OSError: the disk refuses.
     """
     start = time.monotonic()
@@ -128,14 +128,14 @@ def entered(config: Config, spec: EnvSpec, run_dir: Path, warn: Callable[[str], 
     These are the pool's snapshots, the best policy, and the last one where it is another.
 
     Raises:
-        CheckpointError: the best or the last policy is missing, or of another network.
+        ReadError: the best or the last policy is missing, or of another network.
     """
     found: list[tuple[Entry, Tensor]] = []
     for path in sorted((run_dir / "pool").glob("snapshot_*.pt")):
         try:
             frames = int(checkpoint.load(path)["frames"])
             found.append((Entry(f"snapshot_{frames}", "snapshot", frames), weights_of(path, config, spec)))
-        except CheckpointError as error:
+        except ReadError as error:
             warn(f"warning: {error}; the league is played without it")
     for name, path in (("best", run_dir / "best" / "policy.pt"), ("last", run_dir / "checkpoints" / "last_policy.pt")):
         frames = int(checkpoint.load(path)["frames"])
@@ -286,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = from_yaml(options.run / "config.yaml")
         warn = lambda text: print(text, file=sys.stderr)  # noqa: E731
         result = league(config, options.run, options.games, warn, seed=options.seed)
-    except (ConfigError, CheckpointError, EnvError, OSError) as error:
+    except (ConfigError, ReadError, EnvError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(f"Elo above random play, {result['games_per_pair']} games a pair, {result['seconds']:.1f} s")

@@ -47,7 +47,7 @@ def weights_of(path: Path, config: Config, spec: EnvSpec) -> Tensor:
     """A policy's weights, float32 [numel], from a policy.pt or a snapshot of a pool.
 
     Raises:
-        CheckpointError: the file is torn, is none of these, or is of another network than the run's.
+        ReadError: the file is torn, is none of these, or is of another network than the run's.
     """
     return checkpoint.policy_weights(path, flatten_parameters(make_policy(config, spec)).numel())
 

@@ -15,11 +15,11 @@ import imageio.v3 as imageio
 import numpy as np
 
 import envs
-from trainer.checkpoint import CheckpointError
 from trainer.config import ConfigError
 from trainer.finished import add_arguments, open_run
 from trainer.play_games import Table, play_games
 from trainer.processes.evaluator import Players, evaluate, world_of
+from trainer.reading import ReadError
 
 VIDEO_FORMATS = (".gif", ".mp4")
 
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             returns, pictures = play(players, world, options.episodes, options.max_steps, options.seed)
         world.close()
-    except (ConfigError, CheckpointError, envs.EnvError) as error:
+    except (ConfigError, ReadError, envs.EnvError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     for agent, own in returns.items():

@@ -56,7 +56,7 @@ def play_games(config: Config, flat: Tensor, world: Any, table: Table) -> list[n
         a picture [height, width, 3] uint8 of the begin of every game and after every move; none if not ``filmed``.
 
     Raises:
-        ConfigError, CheckpointError, EnvError: there is no such opponent or seat, or no picture of this game.
+        ConfigError, ReadError, EnvError: there is no such opponent or seat, or no picture of this game.
     """
     game, generator = world.game, np.random.default_rng(table.seed)
     named = table.opponent or config.opponents.evaluate_against
@@ -111,7 +111,7 @@ def opponent_of(named: str, config: Config, game: Any) -> Player:
     """Whom ``--opponent`` names.
 
     Raises:
-        ConfigError, CheckpointError, EnvError: there is nobody of this name, or whoever it is plays another game.
+        ConfigError, ReadError, EnvError: there is nobody of this name, or whoever it is plays another game.
     """
     known = {"human": lambda: human(config.env.id, game), "random": lambda: random_player}
     known["scripted"] = lambda: scripted(config.env)

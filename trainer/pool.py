@@ -16,9 +16,10 @@ from torch import Tensor
 
 from envs.selfplay import scripted
 from trainer import checkpoint, run_folder
-from trainer.checkpoint import CheckpointError, named_weights
+from trainer.checkpoint import named_weights
 from trainer.config import Config, OpponentsConfig
 from trainer.metrics import wilson
+from trainer.reading import ReadError
 
 RANDOM, SCRIPTED, LATEST, SNAPSHOTS, CHECKPOINTS = range(5)
 KINDS = ("random", "scripted", "latest", "snapshots", "checkpoints")
@@ -201,7 +202,7 @@ class OpponentPool:
         for name, slot in self._files().items():
             try:
                 self.weights[slot].copy_(checkpoint.load(folder / name)["weights"])
-            except CheckpointError as error:
+            except ReadError as error:
                 warn(f"{error}; the other snapshots are used")
                 self.version[slot] = self.frames[slot] = 0
                 self.results[:, 3 + slot] = 0
@@ -217,7 +218,7 @@ class OpponentPool:
         for path in paths[-self.size :]:
             try:
                 state = checkpoint.load(path)
-            except CheckpointError as error:
+            except ReadError as error:
                 warn(f"{error}; the other snapshots are used")
                 continue
             self.add(state["weights"], state["frames"])

@@ -13,8 +13,8 @@ import envs
 from envs import EnvError
 from trainer import checkpoint
 from trainer.agents import AgentPlan
-from trainer.checkpoint import CheckpointError
 from trainer.processes.collector import episode_actions
+from trainer.reading import ReadError
 from trainer.replay import close_episodes, worker_rows
 from trainer.replay_copy import ReplayCopy
 from trainer.system import Resumed, System, snapshot_path
@@ -28,7 +28,7 @@ def restore(system: System) -> None:
     loggers, run = system.loggers, {}
     try:
         run = checkpoint.load(system.run_dir / "checkpoints" / "last_policy.pt")
-    except CheckpointError as error:
+    except ReadError as error:
         loggers.event(f"warning: {error}")
     whole = [_restore_agent(system, plan, run.get("frames")) for plan in system.plans]
     if system.shared is not None:
@@ -113,7 +113,7 @@ def _workers_can_go_on(system: System, run: dict[str, Any]) -> bool:
     streams = system.plans[0].streams
     try:
         states = _worker_states(system)
-    except (CheckpointError, KeyError):
+    except (ReadError, KeyError):
         return False
     if any(state["number"] != run["frames"] or state["world"] is None for state in states):
         return False

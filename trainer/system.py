@@ -39,6 +39,7 @@ from trainer.processes import evaluator as evaluating
 from trainer.processes import learner as learning
 from trainer.processes import local_agent as local_agents
 from trainer.processes.learner import Agent, StackedAgents
+from trainer.reading import ReadError
 from trainer.replay import worker_rows
 from trainer.run_folder import remove_partial
 from trainer.shared import SharedAgent
@@ -314,7 +315,7 @@ class System:
         try:
             self.trace.save()
             merge(self.run_dir)
-        except OSError as error:
+        except (OSError, ReadError) as error:
             self.loggers.event(f"warning: the trace could not be written ({error}): make room in {self.run_dir}")
         torch.set_num_threads(self.config.learner.num_threads)
         if self.shared is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+
+from trainer.config import first_line
+from trainer.reading import RESTORE, ReadError, read_json
 
 FILE = "trace.json"
 DETAIL = 0.01  # share of the upper panel's time that the lower one shows
@@ -42,13 +44,23 @@ class Span:
 
 
 def read_spans(run_dir: Path) -> list[Span]:
-    """The spans of RUN/trace.json, track by track; a process that was started anew goes on in its track."""
-    events = json.loads((run_dir / FILE).read_text())["traceEvents"]
-    return [
-        Span(event["args"]["role"], event["name"], event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6)
-        for event in events
-        if event["ph"] == "X"
-    ]
+    """The spans of RUN/trace.json, track by track; a process that was started anew goes on in its track.
+
+    Raises:
+        ReadError: the file cannot be read, or holds no trace of ours.
+    """
+    path = run_dir / FILE
+    try:
+        spans = [
+            Span(str(event["args"]["role"]), event["name"], event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6)
+            for event in read_json(path)["traceEvents"]
+            if event["ph"] == "X"
+        ]
+    except (LookupError, TypeError) as error:
+        raise ReadError(f"{path} holds no trace of a run ({first_line(error)}): {RESTORE}") from error
+    if not spans:
+        raise ReadError(f"{path} holds no span: train with telemetry.trace=true for longer")
+    return spans
 
 
 def middle(spans: Sequence[Span], seconds: float) -> float:
@@ -115,7 +127,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if not (arguments.run / FILE).exists():
         parser.error(f"{arguments.run} has no {FILE}: train with telemetry.trace=true")
-    spans = read_spans(arguments.run)
+    try:
+        spans = read_spans(arguments.run)
+    except ReadError as error:
+        parser.error(str(error))
     start = middle(spans, arguments.seconds) if arguments.start is None else arguments.start
     out = arguments.out or arguments.run / "trace.png"
     draw(spans, start, arguments.seconds).savefig(out)

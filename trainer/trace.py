@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from trainer.config import Config
+from trainer.reading import read_json
 from trainer.run_folder import aside_of
 
 P = ParamSpec("P")
@@ -158,7 +159,7 @@ def merge(run_dir: Path) -> Path | None:
     Returns:
         RUN/trace.json: Chrome's trace event format, complete events with ``cat`` (role) and ``args`` (role, agent).
     """
-    parts = [json.loads(path.read_text()) for path in sorted((run_dir / PARTS).glob("[!.]*.json"))]
+    parts = [read_json(path) for path in sorted((run_dir / PARTS).glob("[!.]*.json"))]
     if not parts:
         return None
     begin = min(start for part in parts for _, start, _ in part["spans"])

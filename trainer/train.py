@@ -27,6 +27,7 @@ from trainer.loggers.sink import plain_value
 from trainer.metrics import Every, EverySeconds
 from trainer.processes import evaluator as evaluating
 from trainer.processes.evaluator import Evaluation
+from trainer.reading import ReadError
 from trainer.replay import row_bytes
 from trainer.resources import allow_open_files, check_fits, prepare_process
 from trainer.resume import restore
@@ -106,9 +107,12 @@ def _train_in(
             summary = {key: plain_value(value) for key, value in summary.items()}
             try:
                 run_folder.write_json(run_dir / "summary.json", summary)
-                plot.curve(run_dir)
             except OSError as error:
-                loggers.event(f"warning: summary and curve could not be written ({error}): make room in {run_dir}")
+                loggers.event(f"warning: the summary could not be written ({error}): make room in {run_dir}")
+            try:
+                plot.curve(run_dir)
+            except (OSError, ReadError) as error:
+                loggers.event(f"warning: there is no curve ({error})")
             loggers.close(summary)
     return summary
 
