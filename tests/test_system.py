@@ -282,7 +282,8 @@ def test_evaluator_process_answers_with_the_returns_of_the_environment(
     expected = [episode for env in (0, 1) for episode in episodes_with_length_10(500_000 + env, 2)]
     best = []
     for frames in (123, 456):
-        system.evaluator.request(frames)
+        system.plans[0].board.frames[:] = (frames - 1, 1)
+        system.evaluator.request()
         evaluation, deadline = None, time.monotonic() + 60
         while evaluation is None and time.monotonic() < deadline:
             evaluation = system.evaluator.poll()

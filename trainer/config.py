@@ -128,6 +128,7 @@ class LearnerConfig:
     prefetch_batches: int = 16  # batches gathered at once, at most; priorities within them are as old as they are many
     publish_every_updates: int = 10
     num_threads: int = 1
+    deterministic: bool = False  # operations that give the same bits each time, on GPUs too, where they are slower
 
 
 @dataclass(frozen=True)

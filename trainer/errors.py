@@ -42,6 +42,9 @@ def device_failure(error: Exception, device: torch.device) -> RunFailed | None:
             f"{where} has no memory left{f' for another {asked[1]}' if asked else ''}: lower learner.batch_size or "
             "algorithm.hidden_sizes, or have fewer runs on it"
         )
+    elif isinstance(error, RuntimeError) and "does not have a deterministic implementation" in text:
+        operation = text.partition(" ")[0]
+        sentence = f"{operation} has no deterministic version on {device}: set learner.deterministic=false"
     else:
         return None
     return RunFailed(sentence, traceback="".join(traceback.format_exception(error)))

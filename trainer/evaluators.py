@@ -34,6 +34,7 @@ class RemoteEvaluator:
         start: starts the process with its end of a pipe; the only place that starts processes gives it.
         weights: float32 [sum of numel], the shared memory that it reads.
         flat: gives all agents' weights of now.
+        frames: gives the frames that are collected by now.
         loggers: are told of its deaths.
     """
 
@@ -43,11 +44,12 @@ class RemoteEvaluator:
         start: Callable[[Connection], BaseProcess],
         weights: Tensor,
         flat: Callable[[], Tensor],
+        frames: Callable[[], int],
         loggers: Loggers,
     ) -> None:
         self._config, self._start, self._loggers = config, start, loggers
-        self._weights, self._flat = weights, flat
-        self._busy, self._wanted, self._asked = False, -1, -1
+        self._weights, self._flat, self._frames = weights, flat, frames
+        self._busy = self._wanted = False
         self._failures: deque[float] = deque()
         self.restarts = 0
         self._begin()
@@ -62,18 +64,18 @@ class RemoteEvaluator:
         """Whether an evaluation that was asked for has not been handed out."""
         return self._busy
 
-    def request(self, frames: int) -> None:
+    def request(self) -> None:
         """Evaluate the weights of now, or, while the evaluator is busy, those of the moment it is free."""
-        self._wanted = frames
+        self._wanted = True
         self._send()
 
     def _send(self) -> None:
-        if self._busy or self._wanted < 0:
+        if self._busy or not self._wanted:
             return
         self._weights.copy_(self._flat())
-        self._busy, self._asked, self._wanted = True, self._wanted, -1
+        self._busy, self._wanted = True, False
         try:
-            self._pipe.send((self._asked, time.monotonic()))
+            self._pipe.send((self._frames(), time.monotonic()))  # of now: it may have been asked for long ago
         except OSError:  # the process died
             self._fail("")
 
@@ -124,7 +126,7 @@ class RemoteEvaluator:
         self._loggers.event(f"{text}; another one takes its place", "evaluator", pid=self._process.pid)
         self._begin()
         if self._busy:
-            self._busy, self._wanted = False, max(self._wanted, self._asked)
+            self._busy, self._wanted = False, True
             self._send()
 
     def close(self) -> None:
@@ -138,9 +140,10 @@ class LocalEvaluator:
     """Evaluates at once in this process: for ``sequential``."""
 
     def __init__(
-        self, config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path, flat: Callable[[], Tensor]
-    ) -> None:
-        self._flat = flat
+        self, config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path, flat: Callable[[], Tensor],
+        frames: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self._flat, self._frames = flat, frames
         # Building a policy draws from the global generator, from which training draws too.
         with torch.random.fork_rng():
             self._judge = Judge(config, agents, run_dir)
@@ -153,9 +156,9 @@ class LocalEvaluator:
         """Whether an evaluation has not been handed out."""
         return self._result is not None
 
-    def request(self, frames: int) -> None:
+    def request(self) -> None:
         """Evaluate the weights of now."""
-        self._result = self._judge.evaluate(self._flat(), frames, time.monotonic())
+        self._result = self._judge.evaluate(self._flat(), self._frames(), time.monotonic())
 
     def poll(self) -> Evaluation | None:
         """The evaluation made last, once."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import torch
-
 from trainer import checkpoint
+from trainer.determinism import generator_states
 from trainer.processes import evaluator as evaluating
 from trainer.system import System
 
@@ -39,7 +38,7 @@ def save(system: System, frames: int, whole: bool, more: dict[str, Any]) -> None
         _save_shared(system, frames, saves)
     if system.pool is not None:
         system.pool.save(system.run_dir / "pool")
-    run = {**more, "starts": _starts(system), "torch_rng": torch.get_rng_state()}
+    run = {**more, "starts": _starts(system), **generator_states()}
     if system.pool is not None:
         run["pool"] = system.pool.state_dict()
     run["episodes"] = {

@@ -107,3 +107,4 @@ SCHEDULES: dict[str, Callable[[System], Iterator[bool]]] = {
     "sequential": run_sequential,
     "shared_gradient": run_shared_gradient,
 }
+IN_ROUNDS = ("sync", "sequential")  # whose results depend on nobody's speed

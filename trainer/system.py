@@ -29,6 +29,7 @@ from trainer.agents import AgentPlan, make_policy, model_id, published, without_
 from trainer.boards import STOP, ControlBoard
 from trainer.collectors import CollectorWorkers, close_streams, collector_arguments
 from trainer.config import Config
+from trainer.determinism import set_generator_states
 from trainer.evaluators import LocalEvaluator, RemoteEvaluator
 from trainer.learners import LearnerProcess
 from trainer.learning import Learner, NotFinite, flat_weights
@@ -235,7 +236,7 @@ class System:
         if self.pool is not None:
             self.publish()  # the opponents need weights before the first step
         if config.schedule.name == "sequential":
-            self.evaluator = LocalEvaluator(config, self.players(), self.run_dir, self.flat)
+            self.evaluator = LocalEvaluator(config, self.players(), self.run_dir, self.flat, self.total_frames)
             self.rollouts = [_virtual_worker(plan, self.board) for plan in plans]
         else:
             use_fork_server()
@@ -248,8 +249,7 @@ class System:
             for agent in self.agents:
                 agent.publish_ = partial(self.collectors.first.update_policy_weights_, model_id=model_id(agent.plan))
         torch.set_num_threads(config.learner.num_threads)  # TorchRL changed it (torchrl.md, trap 18)
-        if "torch_rng" in self.resumed.run:  # recording the updates has drawn from it
-            torch.set_rng_state(self.resumed.run["torch_rng"])
+        set_generator_states(self.resumed.run)  # recording the updates has drawn from them
 
     def collector_plans(self) -> list[collecting.CollectorPlan]:
         """Of the workers that are started first, in their order."""
@@ -282,7 +282,7 @@ class System:
             process.start()
             return process
 
-        self.evaluator = RemoteEvaluator(config, start, weights, self.flat, self.loggers)
+        self.evaluator = RemoteEvaluator(config, start, weights, self.flat, self.total_frames, self.loggers)
 
     def _create(self, plans: list[collecting.CollectorPlan]) -> tuple[MultiAsyncCollector, Callable[[], None]]:
         # Made in two steps, so that close() finds the workers also when the constructor fails, or is interrupted as it

@@ -27,12 +27,13 @@ from trainer.loggers.sink import plain_value
 from trainer.metrics import Every, EverySeconds
 from trainer.processes import evaluator as evaluating
 from trainer.processes.evaluator import Evaluation
+from trainer.processes.learner import IDLE_S
 from trainer.reading import ReadError
 from trainer.replay import row_bytes
 from trainer.resources import allow_open_files, check_fits, prepare_process
 from trainer.resume import restore
 from trainer.saving import save
-from trainer.schedules import SCHEDULES
+from trainer.schedules import IN_ROUNDS, SCHEDULES
 from trainer.signals import Stopped, StopSignals
 from trainer.system import SUPERVISE_EVERY_S, System
 
@@ -200,30 +201,55 @@ def _train(system: System, loop: Loop) -> dict[str, Any]:
         telemetry.start = loop.start
     system.publish()
     if loop.evaluating:
-        evaluator.request(system.total_frames())
+        evaluator.request()
+        if (solved := _evaluated(system, loop)) is not None:
+            return solved
     for loop.whole in SCHEDULES[config.schedule.name](system):
         if system.stop.number and loop.whole:  # a round is ended first, unless that takes long
             raise Stopped
         frames = system.total_frames()
         if loop.supervise_every.crossed():
             system.check()
-        if loop.evaluate_every.crossed(frames):
-            evaluator.request(frames)
+        if loop.whole and loop.evaluate_every.crossed(frames):
+            evaluator.request()
         if system.pool is not None and loop.snapshot_every.crossed(frames):
             system.pool.add(system.flat(), frames)
-        if evaluation := evaluator.poll():
-            report(system, evaluation)
-            if reached(config, evaluation):
-                return {
-                    "reason": f"evaluator.stop_at_return={config.evaluator.stop_at_return:g} was reached",
-                    "solved_s": evaluation.taken_at - loop.start,
-                    "solved_frames": evaluation.frames,
-                }
+        if (solved := _evaluated(system, loop)) is not None:
+            return solved
         if loop.log_every.crossed():
             system.loggers.write(system.row())
         if loop.whole and loop.save_every.crossed():
             keep(system, loop, frames, may_fail=True)
     return {"reason": "the budget is used up", "solved_s": None, "solved_frames": None}
+
+
+def _evaluated(system: System, loop: Loop) -> dict[str, Any] | None:
+    """Take an evaluation that has ended; what the summary says of it if the run may end with it.
+
+    In a schedule of rounds one that was asked for is waited for: whether there is another round may depend on nobody's
+    speed, and a run that is stopped meanwhile asks for it again with the same weights.
+    """
+    config, evaluator = system.config, system.evaluator
+    assert evaluator is not None  # the system is started
+    evaluation = evaluator.poll()
+    if config.schedule.name in IN_ROUNDS:
+        while evaluation is None and evaluator.busy and not system.stop.number:
+            if loop.supervise_every.crossed():
+                system.check()
+            time.sleep(IDLE_S)
+            evaluation = evaluator.poll()
+        if evaluation is None and evaluator.busy:
+            raise Stopped
+    if evaluation is None:
+        return None
+    report(system, evaluation)
+    if not reached(config, evaluation):
+        return None
+    return {
+        "reason": f"evaluator.stop_at_return={config.evaluator.stop_at_return:g} was reached",
+        "solved_s": evaluation.taken_at - loop.start,
+        "solved_frames": evaluation.frames,
+    }
 
 
 def keep(system: System, loop: Loop, frames: int, may_fail: bool = False) -> None:

@@ -26,6 +26,7 @@ from trainer import checkpoint, child
 from trainer.agents import AgentPlan
 from trainer.algorithms import ALGORITHMS
 from trainer.boards import VERSIONS_KEPT, ControlBoard, error_text
+from trainer.determinism import be_deterministic
 from trainer.diagnostics import diagnose
 from trainer.learning import Learner, feed, flat_weights, linear
 from trainer.limiter import NO_LIMIT, Limiter
@@ -52,6 +53,7 @@ class Agent:
     def __init__(self, plan: AgentPlan, device: torch.device, frozen: bool = False) -> None:
         config, spec = plan.config, plan.spec
         self.plan, self.name, self.config, self.board, self.frozen = plan, plan.name, config, plan.board, frozen
+        be_deterministic(config.learner)
         torch.manual_seed(plan.seed)
         algorithm = ALGORITHMS[config.algorithm.name](config.algorithm, config.learner, spec)
         uniform = StreamSampler(
