@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from torchrl.data.replay_buffers import samplers as torchrl_samplers
 
 from envs import EnvSpec, Leaf
 from tests.test_replay import GAMMA, Streams, make_streams
+from trainer.algorithms.targets import first_priority
+from trainer.config import AlgorithmConfig
 from trainer.priorities import FANOUT, PrioritizedStreamSampler, PriorityTree
 from trainer.replay import StreamReplay, StreamSampler, open_storage, row_bytes, row_spec, worker_rows
 
@@ -235,7 +238,8 @@ def test_a_collectors_own_error_is_the_first_priority(tmp_path: Path) -> None:
         rows["value_best"][:] = rng.standard_normal(rows["value_best"].shape)
         values[worker] = rows
     replay, sampler = prioritized(written, alpha=1.0, n_step=3)
-    sampler.first = replay.first_errors
+    config = AlgorithmConfig(gamma=GAMMA)
+    sampler.first = partial(replay.first_priorities, priority=partial(first_priority, config=config))
     sampler.adopt()
     shares = known(sampler)
     assert set(shares) == written.startable(3)

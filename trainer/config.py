@@ -66,7 +66,7 @@ class AlgorithmConfig:
     loss_function: str = one_of("smooth_l1", "l2")
     value_rescaling: bool = False  # learn h(x) = sign(x) (sqrt(|x| + 1) - 1) + x / 1000 of the return
     num_atoms: int = 51  # c51
-    v_min: float = -10.0  # c51: smallest and largest return that can be told apart; values begin halfway between them
+    v_min: float = -10.0  # c51: smallest and largest return that can be told apart; values begin at 0 or next to it
     v_max: float = 10.0
     num_quantiles: int = 32  # qrdqn
     num_fractions: int = 8  # iqn: of a transition; as many of its successor
@@ -107,7 +107,8 @@ class ReplayConfig:
     priority_beta: float = 0.4  # importance weights are (N P) ** -beta over their largest ...
     priority_beta_end: float = 1.0  # ... linearly to this over the budget
     priority_eps: float = 1e-6  # added to a TD error
-    initial_priority: str = one_of("max", "collector")  # of a new row: the largest so far, or the collector's TD error
+    # Of a new row: the largest so far, or (dqn, apex, qrdqn) the TD error of the values that the collector acted by.
+    initial_priority: str = one_of("max", "collector")
     scratch_dir: str | None = None  # None: RUN/scratch
 
 

@@ -282,6 +282,13 @@ class QNetwork(nn.Module):
             advantage = self.value_head(x, factors) + advantage - advantage.mean(-1, keepdim=True)
         return advantage.transpose(1, 2)
 
+    @torch.no_grad()
+    def shift(self, numbers: Tensor) -> None:
+        """Add ``numbers`` [K] to those of every action, by the bias of the last layer; of dueling heads V's."""
+        head = self.head if self.value_head is None else self.value_head
+        bias = head.layers[-1].get_parameter("bias" if isinstance(head.layers[-1], nn.Linear) else "bias_mu")
+        bias.add_(numbers.repeat(len(bias) // len(numbers)))
+
     def _features(self, leaves: tuple[Tensor, ...], factors: Iterator[Tensor]) -> Tensor:
         encoded = [encoder(leaf) for encoder, leaf in zip(self.encoders, leaves, strict=True)]
         x = encoded[0] if len(encoded) == 1 else torch.cat(encoded, 1)

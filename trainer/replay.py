@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from trainer.config import ConfigError
 
 Batch = dict[str | tuple[str, str], Tensor]
 Columns = dict[str, np.ndarray]
+FirstPriority = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -313,19 +315,23 @@ class StreamReplay(TensorDictReplayBuffer):
             batch["priority_weight"] = torch.from_numpy(self._sampler.weights(stream, time))
         return batch
 
-    def first_errors(self, stream: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """TD errors float [n] of new transitions by the values that the collectors acted by.
+    def first_priorities(self, stream: np.ndarray, time: np.ndarray, priority: FirstPriority) -> np.ndarray:
+        """Priorities float64 [n] of new transitions by the values that the collectors acted by.
 
-        ``|R + gamma^m (1 - terminated) max Q(s') - Q(s, a)|`` (Horgan et al. 2018, algorithm 1, line 9).
+        Args:
+            stream: of their starts, int64 [n].
+            time: likewise.
+            priority: of the algorithm; see :class:`trainer.algorithms.Algorithm`.
         """
         index = self._sampler.streams.index
         rows = index(stream, time)
         returns, steps = self._returns(stream, time, rows)
         going_on = ~self._columns["terminated"][index(stream, time + steps - 1)]
         following = self._columns["value_best"][index(stream, time + steps)]
-        following = np.where(going_on & np.isfinite(following), following, 0.0)  # infinite: no action was legal
-        taken = self._columns["value_taken"][rows]
-        return np.abs(returns.numpy()[:, 0] + self.gamma**steps * following - taken).astype(np.float64)
+        going_on &= np.isfinite(following)  # infinite: no action was legal
+        following = np.where(going_on, following, 0.0)
+        values = (self.gamma**steps * going_on, following, self._columns["value_taken"][rows])
+        return priority(returns[:, 0], *map(torch.from_numpy, values)).double().numpy()
 
     def _gather(self, count: int) -> Batch:
         self.take_priorities()

@@ -52,6 +52,14 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "finite": (lambda x: True, "evaluator.stop_at_return algorithm.v_min algorithm.v_max"),
 }
 
+# Algorithms whose priority is more than a TD error of values, so that collectors cannot give a new row its own.
+NO_FIRST_PRIORITY = {
+    "c51": "is the distance of two distributions",
+    "rainbow": "is the distance of two distributions",
+    "iqn": "has the noise of its drawn fractions in it",
+    "munchausen": "has the log-policy in it",
+}
+
 
 def validate(config: Config, cores: int) -> list[str]:
     """Refuse what cannot be run, before any process starts.
@@ -202,6 +210,12 @@ def _check_algorithm(config: Config) -> None:
         raise ConfigError(
             "algorithm.double=true does not go with algorithm=munchausen, whose soft policy needs no second estimator: "
             "set algorithm.double=false"
+        )
+    if algorithm.prioritized and config.replay.initial_priority == "collector" and algorithm.name in NO_FIRST_PRIORITY:
+        raise ConfigError(
+            f"replay.initial_priority=collector does not go with algorithm={algorithm.name}, whose priority "
+            f"{NO_FIRST_PRIORITY[algorithm.name]}, which the values that a collector acts by do not say: set "
+            "replay.initial_priority=max"
         )
     if algorithm.v_min >= algorithm.v_max:
         raise ConfigError(

@@ -231,20 +231,20 @@ def test_importance_weights_weigh_the_mean_of_an_objectives_losses():
     weight = torch.tensor([1.0, 0.5, 0, 0.25])
     loss, sample = head_of(gap), rows(priority_weight=weight)
     value = loss(sample)["loss"]
-    assert value.item() == pytest.approx((15.125 + 0.5 * 4.5 + 0 + 0.25 * 15.125) / 1.75)
+    assert value.item() == pytest.approx((15.125 + 0.5 * 4.5 + 0 + 0.25 * 15.125) / 4)
     assert sample["td_error"].tolist() == [5.5, 3, 3, 5.5] and sample["priority"].tolist() == [11, 6, 6, 11]
     value.backward()
-    expected = [(-5.5 + 0.25 * 5.5) / 1.75, 0.5 * 3 / 1.75]
+    expected = [(-5.5 + 0.25 * 5.5) / 4, 0.5 * 3 / 4]
     assert loss.value_network_params.get((*HEAD, "bias")).grad.tolist() == pytest.approx(expected)
 
 
 def test_importance_weights_of_dqn_weigh_the_mean():
-    """TorchRL divides by the weights' sum, not by their number: sum(w l) / sum(w)."""
+    """By itself TorchRL divides by the weights' sum: sum(w l) / sum(w)."""
     weight = torch.tensor([1.0, 0.5, 0, 0.25])
     algorithm, sample = toy(loss_function="l2"), rows(priority_weight=weight)
     error = torch.tensor([4 + 0.5 * 2.008 - 1, -3 - 2, -0.75 + 0.25 * 1.003 - 5, 1.5 + 0.5 * 1.003 - 4])
     value = algorithm.loss(sample)["loss"].item()
-    assert value == pytest.approx((weight * error**2).sum().item() / 1.75, rel=1e-5)
+    assert value == pytest.approx((weight * error**2).sum().item() / 4, rel=1e-5)
     assert torch.allclose(algorithm.td_error(sample), error.abs())
 
 

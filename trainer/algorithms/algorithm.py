@@ -22,10 +22,13 @@ class Algorithm:
         network: ``network(*leaves) -> float [B, num_actions]``, whose largest legal entry is the greedy action.
         policy: the same network as TorchRL's actor, writing ``action``.
         loss: TorchRL loss over a batch as :meth:`trainer.replay.StreamReplay.sample` gives it; entry ``loss`` is
-            minimised. Its parameters are ``value_network_params``, their delayed copies
-            ``target_value_network_params``.
+            minimised: mean(l), or mean(w l) where the batch has ``priority_weight``. Its parameters are
+            ``value_network_params``, their delayed copies ``target_value_network_params``.
         td_error: of the batch that the loss was given, which it has written into: absolute TD errors float [B].
         priority: likewise, what a prioritized replay draws by, float [B].
+        first_priority: ``first_priority(R, gamma^m (1 - terminated), max Q(s'), Q(s, a))``, float [n] each: what the
+            loss would give new rows as priority, by the values that collectors acted by. None: these do not say it, and
+            `trainer.validation` refuses ``replay.initial_priority=collector``.
     """
 
     network: QNetwork
@@ -33,6 +36,7 @@ class Algorithm:
     loss: LossModule
     td_error: Callable[[TensorDictBase], Tensor]
     priority: Callable[[TensorDictBase], Tensor]
+    first_priority: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
 
 
 def actor(network: QNetwork, spec: EnvSpec) -> QValueActor:

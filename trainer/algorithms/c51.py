@@ -2,7 +2,7 @@
 
 ``z_i = v_min + i dz``, ``dz = (v_max - v_min) / (K - 1)``, ``p(s, a) = softmax(numbers(s, a))``; the distribution of
 ``R + gamma^m (1 - terminated) z`` under ``p_target(s', a*)`` is projected onto the atoms, the cross-entropy minimised.
-With value rescaling the atoms lie evenly between h(v_min) and h(v_max).
+With value rescaling the atoms lie evenly between h(v_min) and h(v_max). Values begin at 0.
 
 TorchRL's DistributionalDQNLoss computes the same by way of the CPU and Python numbers, so that it can neither be
 recorded nor captured (17 graph breaks; slower compiled than eager). ``tests/algorithms/test_c51.py`` shows that both
@@ -23,6 +23,9 @@ from trainer.algorithms.algorithm import Algorithm, actor
 from trainer.config import AlgorithmConfig, LearnerConfig
 from trainer.networks import QNetwork
 
+EVEN = 0.01  # of the initial distribution: so much of it is uniform
+MAX_SLOPE = 1e4  # log-odds between the first and the last atom: all is on one of them
+
 
 class Atoms(nn.Module):
     """Log-odds [B, A, K] to expected returns [B, A] over K atoms."""
@@ -41,6 +44,7 @@ def build(config: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Alg
     """The algorithm for an environment. Parameters are drawn from torch's global generator."""
     values = Atoms(torch.linspace(*limits(config), config.num_atoms))
     network = QNetwork(spec, config, learner.channels_last, config.num_atoms, values)
+    network.shift(initial_log_odds(*limits(config), config.num_atoms))
     policy = actor(network, spec)
     loss = targets.ObjectiveLoss(policy, partial(objective, config=config))
     return Algorithm(network, policy, loss, targets.td_error_of, targets.priority_of)
@@ -52,6 +56,27 @@ def limits(config: AlgorithmConfig) -> tuple[float, float]:
         return config.v_min, config.v_max
     low, high = targets.rescale(torch.tensor([config.v_min, config.v_max], dtype=torch.float64)).tolist()
     return low, high
+
+
+def initial_log_odds(low: float, high: float, count: int) -> Tensor:
+    """Log-odds float32 [K] of K atoms evenly from ``low`` to ``high`` whose mean is 0, or as near as they allow.
+
+    Else values begin in the middle of the support, whatever the rewards are: at half of the best return nothing seems
+    worth doing. Of all distributions with that mean it is the most even one, ``p_i ~ exp(slope z_i)``, mixed with a
+    little of the uniform one, from which any return can be learned; of a support that is symmetric about 0 it is the
+    uniform one itself, and 0 is added.
+    """
+    middle = (low + high) / 2
+    if middle == 0:
+        return torch.zeros(count)
+    atoms = torch.linspace(low, high, count, dtype=torch.float64)
+    mean = min(max(-EVEN * middle / (1 - EVEN), low), high)  # of the uneven part, so that the whole has 0
+    below, above = -MAX_SLOPE, MAX_SLOPE
+    for _ in range(64):  # halvings: the mean grows with the slope
+        slope = (below + above) / 2
+        p = (atoms * slope / (high - low)).softmax(0)
+        below, above = (slope, above) if p @ atoms < mean else (below, slope)
+    return ((1 - EVEN) * p + EVEN / count).log().float()
 
 
 def objective(

@@ -6,14 +6,16 @@ Mnih et al. 2015 (Nature 518), eq. 2 with the Huber loss; the double estimator o
 
 from __future__ import annotations
 
-from tensordict import TensorDictBase
+from functools import partial
+
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.objectives import DQNLoss
 from torchrl.objectives.value import TD0Estimator
 
 from envs import EnvSpec
 from trainer.algorithms.algorithm import Algorithm, actor
-from trainer.algorithms.targets import rescale, unrescale
+from trainer.algorithms.targets import first_priority, rescale, unrescale
 from trainer.config import AlgorithmConfig, LearnerConfig
 from trainer.networks import QNetwork
 
@@ -22,19 +24,31 @@ def build(config: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Alg
     """The algorithm for an environment. Parameters are drawn from torch's global generator."""
     network = QNetwork(spec, config, learner.channels_last)
     policy = actor(network, spec)
-    loss = DQNLoss(
+    loss = WeighedDQNLoss(
         policy,
         action_space="categorical",
         delay_value=True,
         double_dqn=config.double,
         loss_function=config.loss_function,
+        reduction="none",
     )
     loss.make_value_estimator(gamma=config.gamma)
     if config.value_rescaling:
         estimator = RescaledTD0(gamma=config.gamma, value_network=loss.value_network)
         estimator.set_keys(value=loss.tensor_keys.value)
         loss.make_value_estimator(estimator)
-    return Algorithm(network, policy, loss, td_error, td_error)
+    return Algorithm(network, policy, loss, td_error, td_error, partial(first_priority, config=config))
+
+
+class WeighedDQNLoss(DQNLoss):
+    """TorchRL's loss, made with ``reduction="none"``: its mean over the batch, by the importance weights if there are.
+
+    By itself it would divide by the weights' sum: see :class:`trainer.algorithms.targets.ObjectiveLoss`.
+    """
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDict:
+        """Entry ``loss``, float []; see TorchRL."""
+        return TensorDict(loss=super().forward(tensordict)["loss"].mean())
 
 
 def td_error(batch: TensorDictBase) -> Tensor:

@@ -23,7 +23,8 @@ def build(config: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Alg
     network = QNetwork(spec, config, learner.channels_last, config.num_quantiles)
     policy = actor(network, spec)
     loss = targets.ObjectiveLoss(policy, partial(objective, config=config))
-    return Algorithm(network, policy, loss, targets.td_error_of, targets.priority_of)
+    first = partial(targets.first_priority, config=config)
+    return Algorithm(network, policy, loss, targets.td_error_of, targets.priority_of, first)
 
 
 def objective(

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from trainer import checkpoint, child
 from trainer.agents import AgentPlan
-from trainer.algorithms import ALGORITHMS
+from trainer.algorithms import ALGORITHMS, Algorithm
 from trainer.boards import VERSIONS_KEPT, ControlBoard, error_text
 from trainer.determinism import be_deterministic
 from trainer.diagnostics import diagnose
@@ -66,7 +67,7 @@ class Agent:
         )  # fmt: skip
         self.sampler: StreamSampler | PrioritizedStreamSampler = uniform
         if config.algorithm.prioritized:
-            self.sampler = prioritized(plan, uniform, self.replay)
+            self.sampler = prioritized(plan, uniform, self.replay, algorithm)
         self.gather = self.replay.batches
         self.learner = Learner(algorithm, config.learner, config.algorithm, device)
         assert config.schedule.tolerance_frames is not None  # a run's configuration is resolved
@@ -256,14 +257,18 @@ def follow(trace: Trace | NoTrace, worker: Agent | StackedAgents) -> None:
         trace.follow(worker.learner, "update", "update", worker.name)
 
 
-def prioritized(plan: AgentPlan, uniform: StreamSampler, replay: StreamReplay) -> PrioritizedStreamSampler:
+def prioritized(
+    plan: AgentPlan, uniform: StreamSampler, replay: StreamReplay, algorithm: Algorithm
+) -> PrioritizedStreamSampler:
     """The prioritized sampler of an agent's replay, put in the place of the uniform one."""
     section = plan.config.replay
     final = plan.storage._storage["final"].numpy()
     sampler = PrioritizedStreamSampler(
         uniform, section.priority_alpha, section.priority_beta, section.priority_eps, final
     )
-    sampler.first = replay.first_errors if section.initial_priority == "collector" else None
+    if section.initial_priority == "collector":
+        assert algorithm.first_priority is not None  # validated
+        sampler.first = partial(replay.first_priorities, priority=algorithm.first_priority)
     replay._sampler = sampler
     return sampler
 
