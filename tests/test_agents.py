@@ -23,11 +23,12 @@ from envs import EnvSpec, Leaf
 from envs.counting import AGENT_STREAMS, expected_reward
 from trainer import checkpoint
 from trainer.acting import Crew, greedy_policy
-from trainer.agents import AgentPlan, own_config, plan_agents, without_scheme
+from trainer.agents import AgentPlan, plan_agents, without_scheme
 from trainer.algorithms import ALGORITHMS
 from trainer.boards import flatten_parameters
 from trainer.config import SEEDS_PER_RUN, AlgorithmConfig, Config, ConfigError, LearnerConfig
 from trainer.learning import Learner
+from trainer.overrides import own_config
 from trainer.processes.collector import CollectorPlan
 from trainer.saving import save
 from trainer.schedules import run_async

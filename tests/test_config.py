@@ -19,13 +19,13 @@ from trainer.config import (
     config_keys,
     from_yaml,
     group_options,
-    nearest,
     resolve,
     to_dict,
     to_yaml,
 )
+from trainer.fields import nearest
 from trainer.run_folder import versions
-from trainer.validation import _RANGES, validate
+from trainer.validation import validate
 
 FILES = [(group, option) for group in GROUPS for option in group_options(group)]
 PRESETS = group_options("preset")
@@ -272,17 +272,20 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"env.import_modules": ["ale_py", "my-games.py"]}, "env.import_modules=my-games.py"),
     ({"env.id": " "}, "env.id is empty"),
     ({"run_dir": ""}, "run_dir is empty"),
-    ({"learner.learning_rate": 0.0}, "learner.learning_rate=0.0 is out of range: it must be above 0"),
+    ({"learner.learning_rate": 0.0}, "learner.learning_rate=0.0 is out of range: it must be from 1e-08 to 1"),
     ({"learner.learning_rate": float("inf")}, "learner.learning_rate=inf is out of range"),
-    ({"evaluator.stop_at_return": float("nan")}, "evaluator.stop_at_return=nan is out of range: it must be finite"),
+    (
+        {"evaluator.stop_at_return": float("nan")},
+        "evaluator.stop_at_return=nan is out of range: it must be from -1e.12 to 1e.12",
+    ),
     ({"schedule.frames_per_update": 0.0}, "schedule.frames_per_update=0.0 is out of range"),
     ({"algorithm.hidden_sizes": [120, 0]}, r"algorithm.hidden_sizes=\[120, 0\] is out of range"),
-    ({"algorithm.gamma": 0.0}, "algorithm.gamma=0.0 is out of range: it must be above 0 and at most 1"),
+    ({"algorithm.gamma": 0.0}, "algorithm.gamma=0.0 is out of range: it must be from 0.01 to 1"),
     ({"algorithm.gamma": 1.01}, "algorithm.gamma=1.01"),
     ({"algorithm.target_tau": 0.0}, "algorithm.target_tau=0.0"),
     ({"collector.epsilon_end": -0.1}, "collector.epsilon_end=-0.1 is out of range: it must be from 0 to 1"),
-    ({"opponents.active": 1}, "opponents.active=1 is out of range: it must be 2 or above"),  # none could make room
-    ({"seed": -1}, "seed=-1 is out of range: it must be 0 or above"),
+    ({"opponents.active": 1}, "opponents.active=1 is out of range: it must be from 2 to 10000"),  # none could make room
+    ({"seed": -1}, "seed=-1 is out of range: it must be from 0 to 18446744073709551615"),
 ]
 
 
@@ -316,11 +319,11 @@ def test_impossible_value_is_refused(values: dict[str, Any], sentence: str) -> N
     [
         {"learner.batch_size": 1000},
         {"replay.capacity_frames": 1000},
-        {"budget_frames": 1001},
-        {"algorithm.n_step": 3122},  # 16 streams x (1 + 3122 + 2) = 50,000
+        {"budget_frames": 1_010, "schedule.frames_per_update": 0.05, "collector.epsilon_decay_frames": 0},
+        {"algorithm.n_step": 97, "replay.capacity_frames": 1_600},  # 16 streams x (1 + 97 + 2)
         {"collector.num_workers": 32},
         {"schedule.frames_per_update": None},
-        {"schedule.name": "sync", "schedule.frames_per_update": None, "schedule.updates_per_round": 1},
+        {"schedule.name": "sync", "schedule.frames_per_update": None, "schedule.updates_per_round": 3},
         {"schedule.name": "sync", "schedule.frames_per_round": 100, "schedule.episodes_per_round": 1},
         {"learner.device": "cuda:1"},
         {"algorithm.gamma": 1.0, "algorithm.target_tau": 1.0, "collector.epsilon_end": 0.0},
@@ -342,15 +345,17 @@ def test_every_choice_is_checked() -> None:
             validate(changed(Config(), {key: options[-1] + "x"}), cores=2)
 
 
-def test_every_number_has_a_range() -> None:
-    ranged = [key for _, keys in _RANGES.values() for key in keys.split()]
-    numbers = []
-    for key in config_keys():
+def test_every_number_has_a_range_that_holds_its_default() -> None:
+    for key, item in config_keys().items():
         section, _, name = key.rpartition(".")
         owner = get_type_hints(Config)[section] if section else Config
-        if any(kind in str(get_type_hints(owner)[name]) for kind in ("int", "float")):
-            numbers.append(key)
-    assert sorted(ranged) == sorted(numbers)
+        number = any(kind in str(get_type_hints(owner)[name]) for kind in ("int", "float"))
+        assert number == ("range" in item.metadata), key
+        if number and (default := config_keys(Config())[key]) is not None:
+            low, high = item.metadata["range"]
+            first, last = item.metadata["usual"]
+            for value in default if isinstance(default, list) else [default]:
+                assert low <= first <= value <= last <= high, key
 
 
 def test_warnings_name_the_key() -> None:

@@ -211,16 +211,16 @@ def test_learner_that_meets_nan_keeps_its_last_good_state(small_config: Callable
     assert all(bool(value.isfinite().all()) for value in state["learner"]["loss"].values())
 
 
-def test_network_that_no_memory_holds_is_one_sentence(tmp_path: Path) -> None:
-    """400 TB are more than an address space has, so that no machine gives them, not even on credit."""
-    words = command(tmp_path / "run", "algorithm.hidden_sizes=[10_000_000,10_000_000]")
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1
-    assert done.stderr.strip() == (
-        "error: the machine has no memory left for another 400000000000000 bytes: lower learner.batch_size or "
+def test_network_that_no_memory_holds_is_one_sentence(small_config: Callable[..., Config]) -> None:
+    """400 TB are more than an address space has, so that no machine gives them; a command line is refused before."""
+    config = small_config(algorithm={"hidden_sizes": [10_000_000, 10_000_000]})
+    sentence = (
+        "the machine has no memory left for another 400000000000000 bytes: lower learner.batch_size or "
         "algorithm.hidden_sizes, or have fewer runs on it"
     )
-    assert "DefaultCPUAllocator" in (tmp_path / "run" / "log.txt").read_text()  # where the traceback is
+    with pytest.raises(RunFailed, match=f"^{sentence}$"):
+        train(config, ["test"])
+    assert "DefaultCPUAllocator" in (Path(str(config.run_dir)) / "log.txt").read_text()  # where the traceback is
 
 
 @pytest.mark.parametrize(

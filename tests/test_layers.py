@@ -25,8 +25,11 @@ LAYERS = [
     {"algorithms", "acting", "replay", "recording", "checkpoint", "telemetry", "trace"},
     {"networks", "metrics", "loggers", "boards", "limiter", "plot", "resources", "run_folder", "compose", "timeline"}
     | {"signals", "errors", "determinism", "scripting", "league_picture", "human"},
-    {"validation"},
+    {"validation", "arguments"},
+    {"plausibility"},
+    {"consistency", "overrides"},
     {"config"},
+    {"fields"},
     {"reading"},
 ]
 HEIGHT = {part: len(LAYERS) - line for line, parts in enumerate(LAYERS) for part in parts}
@@ -48,7 +51,10 @@ STARTERS = {
     "AsyncVectorEnv",
     "ParallelEnv",
 }
-LIGHT = {"reading", "config", "validation", "compose", "run"}  # loaded before the arguments are known to be right
+LIGHT = {  # loaded before the arguments are known to be right
+    "reading", "fields", "config", "overrides", "consistency", "plausibility", "validation", "arguments",
+    "compose", "run",
+}  # fmt: skip
 HEAVY = {"torch", "torchrl", "tensordict", "gymnasium", "numpy", "wandb"}
 
 

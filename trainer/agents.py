@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from tensordict import TensorDict
@@ -20,11 +19,11 @@ from torchrl.modules import QValueActor
 from envs import EnvSpec
 from trainer.algorithms import ALGORITHMS
 from trainer.boards import AgentBoard, WeightsBoard, agent_fields, ordered_leaves, shared_blocks, weights_fields
-from trainer.config import Config, ConfigError, config_keys, first_line, nearest, schema
+from trainer.config import Config, ConfigError
+from trainer.overrides import own_config
 from trainer.replay import StreamLayout, layout, open_storage
 
 AGENT_SEEDS = 7_919  # between the seeds of two agents
-OWN = ("algorithm", "learner", "replay", "collector", "schedule")  # sections that an agent may have its own values of
 NAMING = ("overrides", "frozen", "start_from")  # keys of the section `agents` that name agents
 
 
@@ -68,6 +67,11 @@ def plan_agents(config: Config, world: Sequence[tuple[str, EnvSpec]], run_dir: P
         for name in getattr(config.agents, key):
             if name not in names:
                 raise ConfigError(f"agents.{key}.{name} names no agent of {config.env.id}: it has {', '.join(names)}")
+    if set(names) <= set(config.agents.frozen):
+        raise ConfigError(
+            f"agents.frozen names every agent of {config.env.id} ({', '.join(names)}), so nothing would be trained: "
+            "leave one out, or see how they play by python -m trainer.eval"
+        )
     configs = [own_config(config, name) for name in names]  # all of them can be, before anything is made
     if len(world) == 1:
         return _plans(names, configs, [world[0][1]], [run_dir], [scratch])
@@ -129,55 +133,6 @@ def _plans(
         )
         for i, name in enumerate(names)
     ]
-
-
-def own_config(config: Config, name: str) -> Config:
-    """The run's configuration with the values of ``agents.overrides.<name>``, as ``learner.learning_rate``.
-
-    Raises:
-        ConfigError: a key that an agent cannot have of its own, or a value of another type.
-    """
-    changed: dict[str, dict[str, Any]] = {}
-    keys = {key: value for key, value in config_keys(config).items() if key.partition(".")[0] in OWN}
-    for key, value in flat_keys(config.agents.overrides.get(name, {})).items():
-        if key not in keys:
-            raise ConfigError(
-                f"agents.overrides.{name}.{key} is no key of an agent; the nearest is "
-                f"agents.overrides.{name}.{nearest(key, keys)}"
-            )
-        section, _, leaf = key.partition(".")
-        changed.setdefault(section, {})[leaf] = check_type(key, value)
-    sections = {section: dataclasses.replace(getattr(config, section), **values) for section, values in changed.items()}
-    return dataclasses.replace(config, **sections)
-
-
-def flat_keys(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """``{"learner": {"batch_size": 32}}`` to ``{"learner.batch_size": 32}``."""
-    found: dict[str, Any] = {}
-    for key, value in nested.items():
-        if isinstance(value, dict):
-            found |= flat_keys(value, f"{prefix}{key}.")
-        else:
-            found[prefix + key] = value
-    return found
-
-
-def check_type(key: str, value: Any) -> Any:
-    """The value as its key's type takes it.
-
-    Raises:
-        ConfigError: it does not fit.
-    """
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    node = schema()
-    try:
-        OmegaConf.update(node, key, value, merge=True)
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"agents.overrides: {key}={value} does not fit: {first_line(error)}") from error
-    section, _, leaf = key.partition(".")
-    return getattr(OmegaConf.to_object(node[section]), leaf)
 
 
 def streams_of(config: Config) -> StreamLayout:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import math
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, cast, get_type_hints
+from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from trainer.arguments import FREE, GROUPS, KEYS, MOST_RUNS, UNREADABLE, check, is_text, quoted, single_values
 from trainer.config import (
     CONFIG_DIR,
     Config,
@@ -28,14 +29,12 @@ from trainer.config import (
     first_line,
     from_yaml,
     group_options,
-    nearest,
     resolve,
     schema,
 )
+from trainer.fields import shown
 from trainer.reading import ReadError, read_json
-from trainer.validation import validate
-
-FREE = ("env.kwargs.", "agents.overrides.", "agents.start_from.")  # keys that a user may add to
+from trainer.validation import check_values, validate
 
 # What may be changed when a run goes on: keys, and sections. All else would make another run of it.
 MAY_CHANGE = (
@@ -50,8 +49,6 @@ DERIVED = (  # by `resolve`
     "collector.num_workers", "schedule.tolerance_frames", "schedule.frames_per_round", "schedule.episodes_per_round",
     "schedule.updates_per_round",
 )  # fmt: skip
-GROUPS = tuple(sorted(path.name for path in CONFIG_DIR.iterdir() if any(path.glob("*.yaml"))))
-KEYS = config_keys()
 
 _SCHEMA = schema()
 _SCHEMA.env.id = "???"  # a file of the group env says it, or the user must
@@ -86,12 +83,15 @@ def load(arguments: Sequence[str], cores: int | None = None) -> Loaded:
         ConfigError: the first argument, or the first combination of values, that cannot be run.
     """
     overrides = check(arguments)
-    for override in overrides:
+    for argument, override in zip(arguments, overrides, strict=True):
         if override.is_sweep_override():
-            raise ConfigError(f"{override.input_line} names several values: add -m to run them one after another")
+            key, _, text = argument.partition("=")
+            one = f", or write {shlex.quote(f'{key}={quoted(text)}')}" if is_text(key) else ""
+            raise ConfigError(f"{shown(argument)} names several values: add -m to run them one after another{one}")
     preset, reason = choose_preset(overrides)
     config = _compose([*hydra_arguments(overrides), f"preset={preset}"])
     cores = available_cores() if cores is None else cores
+    check_values(config)  # a folder to go on in must be one that can be looked at
     folder = _folder_to_resume(config)
     if folder is not None:
         return _resumed(folder, overrides, config, cores)
@@ -146,18 +146,30 @@ def _resumed(folder: Path, overrides: Sequence[Override], asked: Config, cores: 
         changed = {**{key: None for key in DERIVED[1:] if old[key] == derived[key]}, **changed}
     config = replace(_with_keys(kept, changed), run_dir=str(folder), resume=str(folder))
     warnings, config = validate(config, cores), resolve(config, cores)
-    summary = folder / "summary.json"
-    status = None
-    if summary.exists():
-        try:
-            status = read_json(summary).get("status")
-        except ReadError as error:
-            warnings.append(f"{error}, the run goes on without it")
-    done = status == "finished" and config.budget_frames <= kept.budget_frames
-    finished = (
-        f"the run in {folder} is finished: raise budget_frames above {kept.budget_frames} to go on" if done else ""
-    )
+    try:
+        finished = _nothing_to_do(folder, kept, config)
+    except ReadError as error:
+        warnings, finished = [*warnings, f"{error}, the run goes on without it"], ""
     return Loaded(config, f"goes on in {folder}", warnings, finished)
+
+
+def _nothing_to_do(folder: Path, kept: Config, config: Config) -> str:
+    """A sentence where the run in ``folder`` is finished and ``config`` asks for no more; else nothing."""
+    if not (folder / "summary.json").exists():
+        return ""
+    summary = read_json(folder / "summary.json")
+    if summary.get("status") != "finished" or config.budget_frames > kept.budget_frames:
+        return ""
+    if summary.get("solved_frames") is None:
+        return f"the run in {folder} is finished: raise budget_frames above {kept.budget_frames} to go on"
+    before, now = kept.evaluator.stop_at_return, config.evaluator.stop_at_return
+    if before is not None and (now is None or now > before):
+        return ""  # it stopped before its budget was used up
+    return (
+        f"the run in {folder} is finished, as evaluator.stop_at_return={before} was reached after "
+        f"{summary['solved_frames']} frames: set evaluator.stop_at_return=null to go on to "
+        f"budget_frames={kept.budget_frames}"
+    )
 
 
 def _with_keys(config: Config, values: dict[str, Any]) -> Config:
@@ -177,39 +189,17 @@ def jobs(arguments: Sequence[str]) -> list[list[str]]:
     """
     values: list[list[str]] = []
     for override in check(arguments):
+        line = override.input_line or ""
         if not override.is_sweep_override():
-            values.append([override.input_line or ""])
+            values.append([line])
         elif override.is_discrete_sweep():
             key = override.get_key_element()
-            values.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+            values.append([f"{key}={value}" for value in single_values(override)])
         else:
-            raise ConfigError(f"{override.input_line} has no end: list the values, as KEY=1,2,3 or KEY=range(1,4)")
+            raise ConfigError(f"{shown(line)} has no end: list the values, as KEY=1,2,3 or 'KEY=range(1,4)'")
+    if (runs := math.prod(map(len, values))) > MOST_RUNS:
+        raise ConfigError(f"this sweep has {shown(runs)} runs, more than {MOST_RUNS}: name fewer values")
     return [list(arguments) for arguments in itertools.product(*values)]
-
-
-def check(arguments: Sequence[str]) -> list[Override]:
-    """Parse the arguments; every key is known, every group's option exists, every value has its key's type.
-
-    Raises:
-        ConfigError: the first argument of which that is not so.
-    """
-    overrides = [_parse(argument) for argument in arguments]
-    for override in overrides:
-        key = override.key_or_group
-        if key.startswith(("hydra.", "hydra/")):
-            continue
-        if override.is_delete():
-            raise ConfigError(f"{override.input_line} cannot be: no key can be left out, so set {key} to another value")
-        if override.package is not None:
-            raise ConfigError(f"{override.input_line} cannot be: groups stay in their place, so write {key}=VALUE")
-        if key not in GROUPS and key not in KEYS and not key.startswith(FREE):
-            raise ConfigError(_unknown_key(key))
-        for value in _single_values(override):
-            if key in GROUPS:
-                _check_option(key, value.strip("'\""))
-            else:
-                _check_type(key, value)
-    return overrides
 
 
 def choose_preset(overrides: Sequence[Override]) -> tuple[str, str]:
@@ -254,73 +244,6 @@ def _read(group: str, option: str) -> dict[str, Any]:
     return cast(dict[str, Any], OmegaConf.to_container(text))
 
 
-def _parse(argument: str) -> Override:
-    key, equals, _ = argument.partition("=")
-    if not equals:
-        groups = [group for group in ("preset", *GROUPS) if key in group_options(group)]
-        meant = f"{groups[0]}={key}" if groups else f"{nearest(key, (*KEYS, *GROUPS))}=VALUE"
-        raise ConfigError(f"{argument} is not KEY=VALUE: did you mean {meant}?")
-    try:
-        return OverridesParser.create().parse_override(argument)
-    except HydraException as error:
-        raise ConfigError(
-            f"{argument} cannot be read ({first_line(error)}): put quotes around the value, as '{key}=\"VALUE\"'"
-        ) from error
-
-
-def _single_values(override: Override) -> Iterator[str]:
-    """The values of an override as text: one, or those of a sweep."""
-    if not override.is_sweep_override():
-        yield (override.input_line or "").partition("=")[2]
-    elif override.is_discrete_sweep():
-        yield from override.sweep_string_iterator()
-
-
-def _unknown_key(key: str) -> str:
-    sections = {known.partition(".")[0] for known in KEYS if "." in known}
-    if key in sections:
-        return f"{key} is a section, not a key: set one of its keys, as {next(k for k in KEYS if k.startswith(key))}"
-    return f"there is no key {key}; the nearest is {nearest(key, (*KEYS, *GROUPS))} (--cfg job lists all)"
-
-
-def _check_option(group: str, option: str) -> None:
-    options = group_options(group)
-    if option in options:
-        return
-    if group == "env" and ("/" in option or "-v" in option):
-        raise ConfigError(f"env={option} names an id, not one of {', '.join(options)}: write env.id={option}")
-    closest = nearest(option, options)
-    raise ConfigError(f"{group}={option} is none of {', '.join(options)}; the nearest is {group}={closest}")
-
-
-def _check_type(key: str, text: str) -> None:
-    value = OverridesParser.create().parse_override(f"{key}={text}").value()
-    try:
-        OmegaConf.update(schema(), key, value, merge=True, force_add=key.startswith(FREE))
-    except OmegaConfBaseException as error:
-        words = _type_words(key)
-        if words.startswith("a whole") and isinstance(value, float) and value.is_integer():
-            words = f"a whole number: write {key}={int(value)}"
-        raise ConfigError(f"{key}={text} does not fit: {key} takes {words}") from error
-
-
-def _type_words(key: str) -> str:
-    """What a key takes, in words, from its annotation."""
-    section, _, name = key.rpartition(".")
-    owner: Any = get_type_hints(Config)[section] if section else Config
-    kind = str(get_type_hints(owner)[name]).removeprefix("<class '").removesuffix("'>")
-    words = {
-        "int": "a whole number",
-        "float": "a number",
-        "bool": "true or false",
-        "str": "text",
-        "list[int]": "whole numbers in brackets, as [120,84]",
-        "list[str]": "words in brackets, as [first,second]",
-    }
-    plain = kind.removesuffix(" | None")
-    return words.get(plain, "a mapping, as {key: value}") + (" or null" if plain != kind else "")
-
-
 @contextmanager
 def _own_hydra() -> Iterator[None]:
     """Hydra keeps one global state; inside a sweep its own is in use, and is put back."""
@@ -343,6 +266,6 @@ def _compose(arguments: list[str]) -> Config:
             key = min(missing)
             raise ConfigError(f"{key} is not set: name it, as {key}={getattr(KEYS[key], 'default', 'VALUE')}")
         return cast(Config, OmegaConf.to_object(node))
-    except (HydraException, OmegaConfBaseException) as error:
+    except UNREADABLE as error:
         where = f" at {error.full_key}" if isinstance(error, OmegaConfBaseException) and error.full_key else ""
         raise ConfigError(f"the configuration cannot be put together{where}: {first_line(error)}") from error

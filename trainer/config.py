@@ -7,12 +7,11 @@ a command line, validation.py refuses the impossible ones.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, cast
 
+from trainer.fields import ConfigError, hint, number, numbers, one_of
 from trainer.reading import ReadError, read_text
 
 # Beside the package, in a clone as in an installation, whatever the working folder holds.
@@ -22,15 +21,6 @@ CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 GAME_BACKENDS = ("game", "openspiel")  # turn-based games, besides those of PettingZoo
 GAMES_PER_ROUND = 4  # of a worker, where the schedule has rounds
 SEEDS_PER_RUN = 1_000_000  # environment seeds: run seed * this + stream
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot be run; its text is one sentence for the user."""
-
-
-def one_of(default: str, *others: str) -> Any:
-    """A text field that takes one of a few values, the first of which is its default."""
-    return field(default=default, metadata={"choices": (default, *others)})
 
 
 @dataclass(frozen=True)
@@ -44,10 +34,11 @@ class EnvConfig:
     kwargs: dict[str, Any] = field(default_factory=dict)  # handed to the environment's constructor
     import_modules: list[str] = field(default_factory=list)  # packages that register the id when imported
     preprocessing: str = one_of("none", "atari")
-    screen_size: int = 84  # atari: frames of so many pixels square; 42 makes an update 9 times cheaper
-    frame_stack: int = 1  # frames that the policy sees at once; stored once each
+    # atari: frames of so many pixels square; 42 makes an update 9 times cheaper.
+    screen_size: int = number(84, 8, 1_024, (36, 256))
+    frame_stack: int = number(1, 1, 256, (1, 16))  # frames that the policy sees at once; stored once each
     vectorization: str = one_of("auto", "sync", "native")  # sync: in this process; native: its vector_entry_point
-    max_episode_steps: int | None = None  # None keeps the environment's own limit
+    max_episode_steps: int | None = number(None, 1, 10**9)  # None keeps the environment's own limit
     clip_rewards: bool = False  # train on the sign of the reward; returns are reported unclipped
 
 
@@ -56,29 +47,33 @@ class AlgorithmConfig:
     """What is learned: the loss, its target and the network."""
 
     name: str = "dqn"  # one of configs/algorithm/
-    gamma: float = 0.99
-    n_step: int = 1
+    gamma: float = number(0.99, 0.01, 1.0, (0.1, 1.0))
+    n_step: int = number(1, 1, 10_000, (1, 100))
     double: bool = True  # the online network chooses the next action, the target judges it
     dueling: bool = False  # value and advantage in two heads
     noisy: bool = False  # noisy linear layers explore, in place of epsilon
-    noisy_sigma: float = 0.5
+    noisy_sigma: float = number(0.5, 1e-4, 100.0, (0.01, 5.0))
     prioritized: bool = False  # draw transitions by TD error; how: replay.priority_*
     loss_function: str = one_of("smooth_l1", "l2")
     value_rescaling: bool = False  # learn h(x) = sign(x) (sqrt(|x| + 1) - 1) + x / 1000 of the return
-    num_atoms: int = 51  # c51
-    v_min: float = -10.0  # c51: smallest and largest return that can be told apart; values begin at 0 or next to it
-    v_max: float = 10.0
-    num_quantiles: int = 32  # qrdqn
-    num_fractions: int = 8  # iqn: of a transition; as many of its successor
-    num_acting_fractions: int = 32  # iqn: evenly spread fractions that acting averages over
-    fraction_cosines: int = 64  # iqn: of the embedding
-    risk_level: float = 1.0  # iqn: act by the mean of this worst share of returns; 1 is risk-neutral
-    munchausen_alpha: float = 0.9  # munchausen: weight of the log-policy added to the reward
-    munchausen_temperature: float = 0.03
-    munchausen_clip: float = -1.0  # least log-policy term
-    target_update_every_updates: int = 100  # hard updates; ignored when target_tau is set
-    target_tau: float | None = None  # soft updates after every update: target += tau * (online - target)
-    hidden_sizes: list[int] = field(default_factory=lambda: [120, 84])
+    num_atoms: int = number(51, 2, 4_096, (3, 1_024))  # c51
+    # c51: smallest and largest return that can be told apart; values begin at 0 or next to it.
+    v_min: float = number(-10.0, -1e9, 1e9, (-1e6, 1e6))
+    v_max: float = number(10.0, -1e9, 1e9, (-1e6, 1e6))
+    num_quantiles: int = number(32, 1, 4_096, (2, 1_024))  # qrdqn
+    num_fractions: int = number(8, 1, 1_024, (1, 256))  # iqn: of a transition; as many of its successor
+    # iqn: evenly spread fractions that acting averages over.
+    num_acting_fractions: int = number(32, 1, 4_096, (1, 1_024))
+    fraction_cosines: int = number(64, 1, 4_096, (4, 1_024))  # iqn: of the embedding
+    # iqn: act by the mean of this worst share of returns; 1 is risk-neutral.
+    risk_level: float = number(1.0, 0.001, 1.0, (0.01, 1.0))
+    munchausen_alpha: float = number(0.9, 0.0, 1.0)  # munchausen: weight of the log-policy added to the reward
+    munchausen_temperature: float = number(0.03, 1e-4, 100.0, (1e-3, 1.0))
+    munchausen_clip: float = number(-1.0, -1e6, 0.0, (-100.0, 0.0))  # least log-policy term
+    target_update_every_updates: int = number(100, 1, 10**9)  # hard updates; ignored when target_tau is set
+    # Soft updates after every update: target += tau * (online - target).
+    target_tau: float | None = number(None, 1e-6, 1.0, (1e-4, 1.0))
+    hidden_sizes: list[int] = numbers([120, 84], 1, 65_536, (4, 8_192))
     activation: str = one_of("relu", "tanh", "silu")
     cnn: str = one_of("auto", "nature", "efficient", "small")  # encoder of image leaves
     scale_observations: bool = False  # the network sees numbers with finite bounds as -1 .. 1
@@ -88,25 +83,27 @@ class AlgorithmConfig:
 class CollectorConfig:
     """Who plays: processes, sub-environments, exploration."""
 
-    num_workers: int | None = None  # None: cores - 2, at least 1
-    envs_per_worker: int = 16
+    num_workers: int | None = number(None, 1, 4_096)  # None: cores - 2, at least 1
+    envs_per_worker: int = number(16, 1, 65_536, (1, 4_096))
     exploration: str = one_of("linear", "apex")
-    epsilon_start: float = 1.0
-    epsilon_end: float = 0.05
-    epsilon_decay_frames: int = 10_000
-    apex_epsilon: float = 0.4  # Horgan et al. 2018: epsilon_i = apex_epsilon ** (1 + i / (N - 1) * apex_alpha)
-    apex_alpha: float = 7.0
+    epsilon_start: float = number(1.0, 0.0, 1.0)
+    epsilon_end: float = number(0.05, 0.0, 1.0)
+    epsilon_decay_frames: int = number(10_000, 0, 10**12)
+    # Horgan et al. 2018: epsilon_i = apex_epsilon ** (1 + i / (N - 1) * apex_alpha).
+    apex_epsilon: float = number(0.4, 0.0, 1.0)
+    apex_alpha: float = number(7.0, 0.0, 1_000.0, (0.0, 20.0))
 
 
 @dataclass(frozen=True)
 class ReplayConfig:
     """The shared replay."""
 
-    capacity_frames: int = 50_000
-    priority_alpha: float = 0.5  # drawn with probability in proportion to priority ** alpha; 0 is uniform
-    priority_beta: float = 0.4  # importance weights are (N P) ** -beta over their largest ...
-    priority_beta_end: float = 1.0  # ... linearly to this over the budget
-    priority_eps: float = 1e-6  # added to a TD error
+    capacity_frames: int = number(50_000, 1, 10**10)
+    # Drawn with probability in proportion to priority ** alpha; 0 is uniform.
+    priority_alpha: float = number(0.5, 0.0, 10.0, (0.0, 1.0))
+    priority_beta: float = number(0.4, 0.0, 1.0)  # importance weights are (N P) ** -beta over their largest ...
+    priority_beta_end: float = number(1.0, 0.0, 1.0)  # ... linearly to this over the budget
+    priority_eps: float = number(1e-6, 1e-12, 1e3, (1e-9, 1.0))  # added to a TD error
     # Of a new row: the largest so far, or (dqn, apex, qrdqn) the TD error of the values that the collector acted by.
     initial_priority: str = one_of("max", "collector")
     scratch_dir: str | None = None  # None: RUN/scratch
@@ -117,18 +114,20 @@ class LearnerConfig:
     """How updates are made."""
 
     device: str = "auto"  # auto | cpu | cuda | cuda:N
-    batch_size: int = 128
-    learning_rate: float = 2.5e-4
-    learning_rate_end: float | None = None  # None keeps it constant; else falls linearly over the budget
-    adam_eps: float = 1e-8
-    max_grad_norm: float | None = 10.0
-    warmup_frames: int = 1_000  # no update before so many frames are stored
+    batch_size: int = number(128, 1, 2**20, (1, 65_536))
+    learning_rate: float = number(2.5e-4, 1e-8, 1.0, (1e-6, 0.1))
+    # None keeps it constant; else falls linearly over the budget.
+    learning_rate_end: float | None = number(None, 0.0, 1.0, (0.0, 0.1))
+    adam_eps: float = number(1e-8, 1e-20, 1.0, (1e-12, 0.01))
+    max_grad_norm: float | None = number(10.0, 1e-6, 1e12, (1e-3, 1e12))
+    warmup_frames: int = number(1_000, 1, 10**10)  # no update before so many frames are stored
     execution: str = one_of("auto", "eager", "trace", "compile")
     precision: str = one_of("float32", "bfloat16")  # bfloat16: autocast of the networks
     channels_last: bool = True  # memory format of convolutions
-    prefetch_batches: int = 16  # batches gathered at once, at most; priorities within them are as old as they are many
-    publish_every_updates: int = 10
-    num_threads: int = 1
+    # Batches gathered at once, at most; priorities within them are as old as they are many.
+    prefetch_batches: int = number(16, 1, 1_024, (1, 256))
+    publish_every_updates: int = number(10, 1, 10**9)
+    num_threads: int = number(1, 1, 1_024)
     deterministic: bool = False  # operations that give the same bits each time, on GPUs too, where they are slower
 
 
@@ -137,31 +136,36 @@ class ScheduleConfig:
     """How collection and learning take turns."""
 
     name: str = one_of("async", "sync", "sequential", "shared_gradient")
-    frames_per_update: float | None = 10.0  # inverse replay ratio; None: no limit on either side (async only)
-    episodes_per_update: float | None = None  # in its place: finished episodes for each update, in all environments
-    tolerance_frames: int | None = (
-        None  # how far collection may run ahead of learning; None: 2 steps of all, at least 512
-    )
-    frames_per_round: int | None = None  # sync, sequential: frames between two phases of learning; None: about 1,024
-    episodes_per_round: int | None = None  # sync, sequential: instead, this many episodes a worker; None: 4 for games
-    num_agents: int = 2  # shared_gradient: local agents, each a process that acts, learns and applies its gradients
+    # Inverse replay ratio; None: no limit on either side (async only).
+    frames_per_update: float | None = number(10.0, 1e-3, 1e9, (0.01, 1e9))
+    # In its place: finished episodes for each update, in all environments.
+    episodes_per_update: float | None = number(None, 1e-4, 1e9, (1e-3, 1e9))
+    # How far collection may run ahead of learning; None: 2 steps of all, at least 512.
+    tolerance_frames: int | None = number(None, 1, 10**12)
+    # sync, sequential: frames between two phases of learning; None: about 1,024.
+    frames_per_round: int | None = number(None, 1, 10**10)
+    # sync, sequential: instead, this many episodes a worker; None: 4 for games.
+    episodes_per_round: int | None = number(None, 1, 10**6)
+    # shared_gradient: local agents, each a process that acts, learns and applies its gradients.
+    num_agents: int = number(2, 1, 1_024)
     application: str = one_of("locked", "hogwild")  # shared_gradient: one at a time, or whenever and losing some
     applier: str = one_of("auto", "local", "device")  # shared_gradient: each by itself, or one on learner.device
     # sync, sequential: None follows frames_per_update, or for games in rounds of episodes makes one for each episode
-    updates_per_round: int | None = None
+    updates_per_round: int | None = number(None, 1, 10**9)
 
 
 @dataclass(frozen=True)
 class EvaluatorConfig:
     """Greedy episodes beside the training."""
 
-    every_frames: int = 5_000  # 0: only at the end
-    episodes: int = 20
-    final_episodes: int = 100
-    num_envs: int = 20
-    nice: int = 10  # the evaluator's process gives way to collection and learning
-    league_games: int = 20  # self-play: of each pair in the league at the end; 0: no league
-    stop_at_return: float | None = None  # the run ends when an evaluation's mean reaches this
+    every_frames: int = number(5_000, 0, 10**12)  # 0: only at the end
+    episodes: int = number(20, 1, 10**6, (1, 20_000))
+    final_episodes: int = number(100, 1, 10**6, (1, 20_000))
+    num_envs: int = number(20, 1, 16_384, (1, 4_096))
+    nice: int = number(10, 0, 19)  # the evaluator's process gives way to collection and learning
+    # self-play: of each pair in the league at the end; 0: no league.
+    league_games: int = number(20, 0, 10**5, (0, 1_000))
+    stop_at_return: float | None = number(None, -1e12, 1e12)  # the run ends when an evaluation's mean reaches this
 
 
 @dataclass(frozen=True)
@@ -172,32 +176,35 @@ class AgentsConfig:
     overrides: dict[str, Any] = field(default_factory=dict)  # agent -> section -> key -> its own value
     frozen: list[str] = field(default_factory=list)  # agents that act but do not learn
     start_from: dict[str, str] = field(default_factory=dict)  # agent -> policy.pt of another run
-    hang_seconds: float = 60.0  # a learner process that shows no life for so long is started anew
+    # A learner process that shows no life for so long is started anew.
+    hang_seconds: float = number(60.0, 0.1, 1e9, (1.0, 86_400.0))
 
 
 @dataclass(frozen=True)
 class OpponentsConfig:
     """Whom an agent plays turn-based games against: how often each kind is drawn for a seat and an episode."""
 
-    random: float = 0.2
-    scripted: float = 0.0  # the game's heuristic or perfect player, where there is one
-    latest: float = 0.3  # the agent itself, by its newest weights
-    snapshots: float = 0.5  # its past selves; as latest until there is one
-    checkpoints: float = 0.0  # policies of other runs: checkpoint_paths
-    random_end: float | None = None  # None keeps it constant; else moves linearly to this over the budget; so do all
-    scripted_end: float | None = None
-    latest_end: float | None = None
-    snapshots_end: float | None = None
-    checkpoints_end: float | None = None
+    random: float = number(0.2, 0.0, 1e6)
+    scripted: float = number(0.0, 0.0, 1e6)  # the game's heuristic or perfect player, where there is one
+    latest: float = number(0.3, 0.0, 1e6)  # the agent itself, by its newest weights
+    snapshots: float = number(0.5, 0.0, 1e6)  # its past selves; as latest until there is one
+    checkpoints: float = number(0.0, 0.0, 1e6)  # policies of other runs: checkpoint_paths
+    # None keeps it constant; else moves linearly to this over the budget; so do all.
+    random_end: float | None = number(None, 0.0, 1e6)
+    scripted_end: float | None = number(None, 0.0, 1e6)
+    latest_end: float | None = number(None, 0.0, 1e6)
+    snapshots_end: float | None = number(None, 0.0, 1e6)
+    checkpoints_end: float | None = number(None, 0.0, 1e6)
     checkpoint_paths: list[str] = field(default_factory=list)  # a policy.pt or a snapshot each
     start_from: str | None = None  # policy.pt of another run that is the first snapshot
     both_seats: bool = True  # learn from the other seat's decisions too where latest sits there
-    snapshot_every_frames: int = 50_000
-    pool_size: int = 20  # snapshots that are kept; the oldest makes room
-    active: int = 4  # of them, those that a worker plays against at a time; while others play, one makes room
+    snapshot_every_frames: int = number(50_000, 1, 10**12)
+    pool_size: int = number(20, 1, 10**4, (1, 1_000))  # snapshots that are kept; the oldest makes room
+    # Of them, those that a worker plays against at a time; while others play, one makes room.
+    active: int = number(4, 2, 10**4, (2, 100))
     sampling: str = one_of("uniform", "last", "pfsp")
-    last_k: int = 5  # last: the newest so many
-    epsilon: float = 0.05  # random moves of latest and snapshots
+    last_k: int = number(5, 1, 10**4)  # last: the newest so many
+    epsilon: float = number(0.05, 0.0, 1.0, (0.0, 0.5))  # random moves of latest and snapshots
     evaluate_against: str = one_of("random", "scripted")
 
 
@@ -205,8 +212,8 @@ class OpponentsConfig:
 class CheckpointConfig:
     """What is kept on disk."""
 
-    save_every_seconds: float = 300.0
-    keep_last: int = 2
+    save_every_seconds: float = number(300.0, 0.01, 1e9, (0.1, 86_400.0))
+    keep_last: int = number(2, 1, 10**6, (1, 1_000))
     replay: bool = True  # keep the replay's rows too; without them a resumed run first fills an empty replay
 
 
@@ -214,10 +221,13 @@ class CheckpointConfig:
 class FaultsConfig:
     """What is survived. A collector worker that dies or hangs, and the evaluator if it dies, is started anew."""
 
-    max_failures: int = 5  # of one of them within the period that are survived; 0: the first one ends the run
-    period_seconds: float = 600.0
-    hang_seconds: float = 120.0  # a worker that has shown no life for so long is killed
-    worker_memory_mb: int | None = None  # one that has grown above this is replaced, as an environment may leak
+    # Of one of them within the period that are survived; 0: the first one ends the run.
+    max_failures: int = number(5, 0, 10**9)
+    period_seconds: float = number(600.0, 0.1, 1e9)
+    # A worker that has shown no life for so long is killed.
+    hang_seconds: float = number(120.0, 0.1, 1e9, (1.0, 86_400.0))
+    # One that has grown above this is replaced, as an environment may leak.
+    worker_memory_mb: int | None = number(None, 64, 10**8)
 
 
 @dataclass(frozen=True)
@@ -225,7 +235,7 @@ class LoggerConfig:
     """Where the run is shown. JSONL, CSV and the terminal are always on."""
 
     name: str = one_of("none", "wandb", "tensorboard")
-    every_seconds: float = 1.0
+    every_seconds: float = number(1.0, 0.01, 1e9, (0.1, 3_600.0))
     terminal: str = one_of("auto", "live", "plain", "none")
     wandb_project: str = "trainer"
     wandb_entity: str | None = None
@@ -239,7 +249,7 @@ class TelemetryConfig:
     """What is recorded beside the figures of a row."""
 
     trace: bool = False  # RUN/trace.json, for ui.perfetto.dev: what every process did when
-    trace_events: int = 20_000  # that each process keeps of it, the last ones
+    trace_events: int = number(20_000, 1, 10**7, (100, 10**6))  # that each process keeps of it, the last ones
 
 
 @dataclass(frozen=True)
@@ -247,8 +257,8 @@ class Config:
     """One run."""
 
     preset: str = "cartpole"
-    seed: int = 0
-    budget_frames: int = 50_000
+    seed: int = number(0, 0, 2**64 - 1)
+    budget_frames: int = number(50_000, 1, 10**12 - 1, (1, 10**11))
     run_dir: str | None = None  # None: runs/<date>_<time>_<env>_<algorithm>_<seed>
     resume: str | None = None  # a run's folder to go on in; auto: run_dir, where that holds a run
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -281,24 +291,6 @@ def config_keys(config: Any = Config, prefix: str = "") -> dict[str, Any]:
 def group_options(group: str) -> tuple[str, ...]:
     """Names that ``group=NAME`` takes: the files of configs/<group>/, sorted."""
     return tuple(sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml")))
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that a wrong one most likely meant: by its last part, that part's initials (lr) or spelling."""
-    section, _, leaf = name.lower().rpartition(".")
-
-    def likeness(candidate: str) -> float:
-        known_section, _, known_leaf = candidate.lower().rpartition(".")
-        words = known_leaf.split("_")
-        if leaf == known_leaf:
-            score = 1.0
-        elif leaf == "".join(word[:1] for word in words):
-            score = 0.95
-        else:
-            score = max(0.8 if leaf in words else 0.0, SequenceMatcher(None, leaf, known_leaf).ratio())
-        return score + 0.2 * SequenceMatcher(None, section, known_section).ratio()
-
-    return max(known, key=likeness)
 
 
 def available_cores() -> int:
@@ -398,8 +390,8 @@ def from_yaml(path: str | Path) -> Config:
         return cast(Config, OmegaConf.to_object(OmegaConf.merge(schema(), read)))
     except OmegaConfBaseException as error:
         key = error.full_key or ""
-        hint = "" if key in config_keys() else f" (the nearest is {nearest(key, config_keys())})"
-        raise ConfigError(f"{path}, {key}: {first_line(error)}{hint}") from error
+        meant = "" if key in config_keys() else hint(key, config_keys())
+        raise ConfigError(f"{path}, {key}: {first_line(error)}{meant}") from error
 
 
 def first_line(error: Exception) -> str:

@@ -9,8 +9,8 @@ import torch
 
 import envs
 from trainer import checkpoint
-from trainer.agents import own_config
 from trainer.config import Config, ConfigError, from_yaml
+from trainer.overrides import own_config
 from trainer.processes.evaluator import Players
 
 POLICIES = {"best": Path("best/policy.pt"), "last": Path("checkpoints/last_policy.pt")}

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainer.config import CONFIG_DIR, ConfigError, config_keys, group_options, nearest
+from trainer.config import CONFIG_DIR, ConfigError, config_keys, group_options
+from trainer.fields import nearest, shown
 
 if TYPE_CHECKING:
     from trainer.compose import Loaded
@@ -128,8 +129,8 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         if flag not in FLAGS:
             key = flag.lstrip("-")
             known = key in config_keys() or (CONFIG_DIR / key).is_dir()
-            meant = f"{key}={word or 'VALUE'}, without dashes" if known else f"{nearest(flag, FLAGS)} (see --help)"
-            raise ConfigError(f"{argument} is no flag: did you mean {meant}?")
+            near = f"{key}={word or 'VALUE'}, without dashes" if known else nearest(flag, FLAGS)
+            raise ConfigError(f"{shown(argument)} is no flag: " + (f"did you mean {near}?" if near else "see --help"))
         if not equals and FLAGS[flag] and rest and "=" not in rest[0] and not rest[0].startswith("-"):
             word = rest.pop(0)
         if (word and word not in FLAGS[flag]) or (flag in ("-c", "--cfg") and not word):

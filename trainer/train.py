@@ -17,7 +17,7 @@ import torch
 import envs
 from envs import EnvError, EnvSpec
 from trainer import checkpoint, league, plot, run_folder
-from trainer.agents import own_config, streams_of, wants_values
+from trainer.agents import streams_of, wants_values
 from trainer.building import build, choose_device
 from trainer.config import SEEDS_PER_RUN, Config, first_line, to_dict
 from trainer.errors import RunFailed, device_failure
@@ -25,6 +25,7 @@ from trainer.learning import NotFinite
 from trainer.loggers import RunInfo, open_loggers
 from trainer.loggers.sink import plain_value
 from trainer.metrics import Every, EverySeconds
+from trainer.overrides import own_config
 from trainer.processes import evaluator as evaluating
 from trainer.processes.evaluator import Evaluation
 from trainer.processes.learner import IDLE_S
