@@ -13,8 +13,8 @@ from benchmarks import parts
 from envs import EnvSpec, Leaf
 from trainer.algorithms import ALGORITHMS
 from trainer.config import AlgorithmConfig, ConfigError, LearnerConfig
+from trainer.consistency import NO_FIRST_PRIORITY
 from trainer.replay import to_tensordict
-from trainer.validation import NO_FIRST_PRIORITY
 
 SPEC = EnvSpec("test", (Leaf("observation", (4,), "float32", "vector"),), num_actions=3)
 
