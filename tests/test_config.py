@@ -272,7 +272,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"env.import_modules": ["ale_py", "my-games.py"]}, "env.import_modules=my-games.py"),
     ({"env.id": " "}, "env.id is empty"),
     ({"run_dir": ""}, "run_dir is empty"),
-    ({"learner.learning_rate": 0.0}, "learner.learning_rate=0.0 is out of range: it must be from 1e-08 to 1"),
+    ({"learner.learning_rate": 0.0}, "learner.learning_rate=0.0 is out of range: it must be from 1e-12 to 1"),
     ({"learner.learning_rate": float("inf")}, "learner.learning_rate=inf is out of range"),
     (
         {"evaluator.stop_at_return": float("nan")},

@@ -115,7 +115,7 @@ class LearnerConfig:
 
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     batch_size: int = number(128, 1, 2**20, (1, 65_536))
-    learning_rate: float = number(2.5e-4, 1e-8, 1.0, (1e-6, 0.1))
+    learning_rate: float = number(2.5e-4, 1e-12, 1.0, (1e-6, 0.1))
     # None keeps it constant; else falls linearly over the budget.
     learning_rate_end: float | None = number(None, 0.0, 1.0, (0.0, 0.1))
     adam_eps: float = number(1e-8, 1e-20, 1.0, (1e-12, 0.01))
