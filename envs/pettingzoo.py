@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envs import life
 from envs.spaces import Field, action_count, allocate, fault_of, fields_of, mask_field, row_writer
 from envs.spec import EnvError, EnvSpec, import_modules
 from envs.world import Observation, Step
@@ -50,6 +51,7 @@ class PettingZooVector:
         self._seed = self._seed if seed is None else seed
         for i in range(self.num_envs):
             self._start(i, None if seed is None else seed + i)
+            life.beat()
         return self._observe()
 
     def step(self, actions: list[NDArray[np.int64]]) -> list[Step]:
@@ -66,6 +68,7 @@ class PettingZooVector:
                 self._start(i, None)
             else:
                 self._step_one(i, env, actions)
+            life.beat()
         observations = self._observe()
         for seat in self._seats:
             if not np.isfinite(seat.raw_reward).all():
@@ -85,6 +88,7 @@ class PettingZooVector:
         """Close all."""
         for env in self.envs:
             env.close()
+            life.beat()
 
     def _step_one(self, i: int, env: Any, actions: list[NDArray[np.int64]]) -> None:
         acting = [(a, seat) for a, seat in enumerate(self._seats) if seat.present[i]]
@@ -183,10 +187,12 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> PettingZooV
     module = module_of(env)
     options = {**env.kwargs} if render_mode is None else {**env.kwargs, "render_mode": render_mode}
     try:
-        made = [module.parallel_env(**options) for _ in range(num_envs)]
-        for one in made:
-            _, infos = one.reset(seed=0)  # some know their spaces only then
-            one._trainer_infos = infos
+        made = []
+        for _ in range(num_envs):
+            made.append(module.parallel_env(**options))
+            _, infos = made[-1].reset(seed=0)  # some know their spaces only then
+            made[-1]._trainer_infos = infos
+            life.beat()
     except Exception as error:
         text = " ".join(str(error).split())
         raise EnvError(f"{env.id}: it could not be made with env.kwargs={env.kwargs}: {text}") from error

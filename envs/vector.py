@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envs import life
 from envs.spaces import Field, allocate, fault_of, row_writer
 from envs.spec import EnvError, EnvSpec
 from envs.state import set_state, state_of
@@ -88,7 +89,9 @@ class SyncVector:
                     raise
                 except Exception as error:
                     raise self._failure(index, "its constructor", error) from error
+                built.callback(life.beat)  # after the next line's, for they are called in reverse
                 built.callback(self.envs[-1].close)
+                life.beat()
             self._closing = built.pop_all()
 
     def reset(self, seed: int | None = None) -> Observation:
@@ -134,7 +137,7 @@ class SyncVector:
         rows, infos, over = self._rows, self._infos, self._over
         reward, terminated, truncated = self.raw_reward, self._terminated, self._truncated
         self._vector_step += 1
-        index = 0
+        index, beat = 0, life.watcher()
         try:
             for index, env_step in enumerate(self._env_steps):
                 if over[index]:
@@ -143,6 +146,7 @@ class SyncVector:
                     rows[index], reward[index], terminated[index], truncated[index], infos[index] = env_step(
                         actions[index]
                     )
+                beat()
         except EnvError:
             raise
         except Exception as error:
@@ -181,6 +185,7 @@ class SyncVector:
                     self._rows[index], *_, self._infos[index] = self._env_steps[index](action)
                 except Exception as error:
                     raise self._failure(index, f"step with action {action}, played again", error) from error
+                life.beat()
         self._write_observation()
         shown = {name: array.copy() for name, array in self._observation.items()}
         set_state(self, state["own"])
@@ -212,6 +217,7 @@ class SyncVector:
             self._rows[index], self._infos[index] = self.envs[index].reset(seed=seed)
         except Exception as error:
             raise self._failure(index, "reset", error) from error
+        life.beat()
         self._started[index] = self._vector_step
         self._over[index] = self._terminated[index] = self._truncated[index] = False
 

@@ -26,12 +26,13 @@ from trainer.acting import Crew, greedy_policy
 from trainer.agents import AgentPlan, plan_agents, without_scheme
 from trainer.algorithms import ALGORITHMS
 from trainer.boards import flatten_parameters
-from trainer.config import SEEDS_PER_RUN, AlgorithmConfig, Config, ConfigError, LearnerConfig
+from trainer.config import AlgorithmConfig, Config, ConfigError, LearnerConfig
 from trainer.learning import Learner
 from trainer.overrides import own_config
 from trainer.processes.collector import CollectorPlan
 from trainer.saving import save
 from trainer.schedules import run_async
+from trainer.seeds import SEEDS_PER_RUN
 from trainer.stacking import Stack
 from trainer.system import System, use_fork_server
 from trainer.train import train

@@ -24,7 +24,7 @@ LAYERS = [
     {"agents", "priorities", "learning", "replay_copy", "pool", "child"},
     {"algorithms", "acting", "replay", "recording", "checkpoint", "telemetry", "trace"},
     {"networks", "metrics", "loggers", "boards", "limiter", "plot", "resources", "run_folder", "compose", "timeline"}
-    | {"signals", "errors", "determinism", "scripting", "league_picture", "human"},
+    | {"signals", "errors", "determinism", "seeds", "scripting", "league_picture", "human"},
     {"validation", "arguments"},
     {"plausibility"},
     {"consistency", "overrides"},

@@ -22,8 +22,9 @@ import torch
 from envs.counting import episode_length
 from trainer import checkpoint, run_folder
 from trainer.compose import load
-from trainer.config import SEEDS_PER_RUN, Config, ConfigError
+from trainer.config import Config, ConfigError
 from trainer.errors import RunFailed
+from trainer.seeds import SEEDS_PER_RUN
 from trainer.train import train
 
 ROOT = Path(__file__).parent.parent

@@ -18,9 +18,10 @@ import yaml
 from envs.counting import episode_length, expected_reward, is_truncation, legal_actions
 from trainer import checkpoint, finished
 from trainer.acting import linear_epsilon
-from trainer.config import SEEDS_PER_RUN, Config, from_yaml
+from trainer.config import Config, from_yaml
 from trainer.errors import RunFailed
 from trainer.schedules import run_async
+from trainer.seeds import SEEDS_PER_RUN
 from trainer.system import System
 from trainer.train import train
 

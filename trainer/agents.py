@@ -17,13 +17,13 @@ from torchrl.data import LazyMemmapStorage
 from torchrl.modules import QValueActor
 
 from envs import EnvSpec
+from trainer import seeds
 from trainer.algorithms import ALGORITHMS
 from trainer.boards import AgentBoard, WeightsBoard, agent_fields, ordered_leaves, shared_blocks, weights_fields
 from trainer.config import Config, ConfigError
 from trainer.overrides import own_config
 from trainer.replay import StreamLayout, layout, open_storage
 
-AGENT_SEEDS = 7_919  # between the seeds of two agents
 NAMING = ("overrides", "frozen", "start_from")  # keys of the section `agents` that name agents
 
 
@@ -129,7 +129,7 @@ def _plans(
             weights=weights[i],
             storage=open_storage(specs[i], streams[i], scratch[i], wants_values(configs[i])),
             folder=folders[i] / "checkpoints",
-            seed=configs[i].seed + i * AGENT_SEEDS,
+            seed=seeds.of_agent(configs[i].seed, i),
         )
         for i, name in enumerate(names)
     ]

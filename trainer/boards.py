@@ -10,6 +10,7 @@ which Python does not offer; torn reads there are caught by the sequence check w
 from __future__ import annotations
 
 import math
+import time
 import traceback
 from collections.abc import Sequence
 
@@ -22,6 +23,7 @@ from torchrl.weight_update.weight_sync_schemes import WeightSyncScheme
 
 EPISODES_KEPT = 1024  # finished episodes a worker keeps for the main process to read
 VERSIONS_KEPT = 4096  # published weights whose number of updates is known
+START_S = 60.0  # beyond the time after which it is taken for hung, that a process may take to start
 ERROR_BYTES = 16_384  # of a worker's traceback
 
 # Commands in ControlBoard.command
@@ -78,7 +80,7 @@ class ControlBoard:
         command: int64 [1], ``RUN`` or ``STOP``; written by the main process.
         round: int64 [1], the round that may be collected (sync); main.
         rounds_done: int64 [W], rounds finished (sync); its worker.
-        heartbeat: float64 [W], ``time.monotonic()`` of the last vector step or wait; its worker.
+        heartbeat: float64 [W], ``time.monotonic()`` of the last sub-environment's step or wait; its worker.
         waited_s: float64 [W], seconds spent waiting for a ``frame_limit``; its worker.
         pid: int64 [W], the worker's process id; its worker.
         snapshot: int64 [1], number of the last request for the workers' state (sync); main.
@@ -122,6 +124,14 @@ class ControlBoard:
     def stopping(self) -> bool:
         """Whether the main process wants every process to return."""
         return self.command[0] == STOP
+
+    def lives(self, worker: int) -> None:
+        """A sign of life of a worker."""
+        self.heartbeat[worker] = time.monotonic()
+
+    def starts(self, worker: int) -> None:
+        """The same of one that is not yet up, which may take long without another one."""
+        self.heartbeat[worker] = time.monotonic() + START_S
 
     def write_error(self, worker: int, text: str) -> None:
         """Leave a traceback where the main process finds it; the end is kept when it is too long."""
@@ -197,6 +207,14 @@ class AgentBoard:
     def total_episodes(self) -> int:
         """The agent's finished episodes, of all workers and of the whole run."""
         return int(self.episodes_done.sum() + self.episodes_before[0])
+
+    def learner_lives(self) -> None:
+        """A sign of life of the learner's process."""
+        self.learner_heartbeat[0] = time.monotonic()
+
+    def learner_starts(self) -> None:
+        """The same of one that is not yet up, which may take long without another one."""
+        self.learner_heartbeat[0] = time.monotonic() + START_S
 
     def read_episodes(self, seen: np.ndarray) -> np.ndarray:
         """Episodes finished since ``seen`` (int64 [W], updated in place), float64 [n, 3] as in ``episodes``."""

@@ -10,7 +10,7 @@ import torch
 
 import envs
 from envs import EnvSpec
-from trainer import checkpoint
+from trainer import checkpoint, seeds
 from trainer.agents import plan_agents, plan_local_agents, update_key
 from trainer.boards import RUN, ControlBoard
 from trainer.config import Config, ConfigError
@@ -49,7 +49,7 @@ def build(
     for agent in agents:
         if agent.name in config.agents.start_from:
             start_from(agent, Path(config.agents.start_from[agent.name]))
-    torch.manual_seed(config.seed + 1)
+    torch.manual_seed(seeds.of_updates(config.seed))
     workers: list[Agent | StackedAgents] = [agent for agent in agents if not agent.frozen]
     if config.agents.learner == "stacked":
         workers = stacked([agent for agent in agents if not agent.frozen])

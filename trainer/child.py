@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import torch
 
+from trainer.config import Config
 from trainer.resources import prepare_process
+from trainer.seeds import seed_globals
 from trainer.signals import obey_parent
 
 
-def begin(num_threads: int = 1) -> None:
-    """Leave signals to the main process, die with it, and calculate as every process of a run does.
+def begin(config: Config, role: str, number: int = 0, start: int = 0, num_threads: int = 1) -> None:
+    """Leave signals to the main process, die with it, draw other numbers than others, and calculate as all do.
 
     Args:
+        config: the run.
+        role: one of `trainer.seeds.ROLES`.
+        number: of those that have the role.
+        start: how many processes had the number before.
         num_threads: that torch may use.
     """
     obey_parent()
     prepare_process()
     torch.set_num_threads(num_threads)
+    seed_globals(config.seed, role, number, start)

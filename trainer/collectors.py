@@ -21,7 +21,7 @@ import torch
 from torchrl.data import TensorDictReplayBuffer
 
 from trainer.agents import AgentPlan, make_policy, model_id, without_scheme
-from trainer.boards import ControlBoard, split_error
+from trainer.boards import START_S, ControlBoard, split_error
 from trainer.config import Config, first_line
 from trainer.errors import RunFailed, exit_words, one_too_many
 from trainer.learners import SHUTDOWN_S
@@ -29,7 +29,6 @@ from trainer.loggers import Loggers
 from trainer.processes.collector import CollectorPlan, StreamCollector, first_seed, make_environment
 from trainer.replay import close_episodes
 
-START_WORKERS_S = 60.0  # beyond faults.hang_seconds, that workers may take to start
 POLL_S = 2e-3  # between two looks at workers that start
 NAMED_S = 3.0  # until the exit code of a worker that failed to start is known
 MEBIBYTE = 2**20
@@ -80,11 +79,11 @@ class CollectorWorkers:
         start = self._begin(list(range(len(self.plans))))
         while start.thread.is_alive():
             time.sleep(POLL_S)
-            if self._silent_s(0) > self.config.faults.hang_seconds:  # all began at once
-                silent = [worker for worker in range(len(self.plans)) if not self.board.pid[worker]] or [0]
+            silent = [w for w in range(len(self.plans)) if self._silent_s(w) > self.config.faults.hang_seconds]
+            if silent:
                 raise RunFailed(
                     f"collector worker {silent[0]} ({self._what(silent[0])}) did not start within "
-                    f"{START_WORKERS_S + self.config.faults.hang_seconds:.0f} s: look what its environment waits for, "
+                    f"{START_S + self.config.faults.hang_seconds:.0f} s: look what its environment waits for, "
                     "or raise faults.hang_seconds",
                     role=f"collector {silent[0]}",
                 )
@@ -134,7 +133,7 @@ class CollectorWorkers:
 
     def _begin(self, workers: list[int]) -> _Start:
         now = time.monotonic()
-        self.board.heartbeat[workers] = now + START_WORKERS_S
+        self.board.heartbeat[workers] = now + START_S
         self.board.pid[workers] = 0
         collector, make = self._create([self.plans[worker] for worker in workers])
         self._collectors.append(collector)

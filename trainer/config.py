@@ -20,7 +20,6 @@ CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 
 GAME_BACKENDS = ("game", "openspiel")  # turn-based games, besides those of PettingZoo
 GAMES_PER_ROUND = 4  # of a worker, where the schedule has rounds
-SEEDS_PER_RUN = 1_000_000  # environment seeds: run seed * this + stream
 
 
 @dataclass(frozen=True)

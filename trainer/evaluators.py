@@ -10,10 +10,10 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from envs import EnvSpec
+from trainer import seeds
 from trainer.boards import split_error
 from trainer.config import Config
 from trainer.errors import RunFailed, exit_words, one_too_many
@@ -144,8 +144,8 @@ class LocalEvaluator:
         frames: Callable[[], int],
     ) -> None:  # fmt: skip
         self._flat, self._frames = flat, frames
-        # Building a policy draws from the global generator, from which training draws too.
-        with torch.random.fork_rng():
+        with seeds.apart({}):  # environments and policies draw from the generators that training draws from too
+            seeds.seed_globals(config.seed, "evaluator")
             self._judge = Judge(config, agents, run_dir)
         self._trace = open_trace(config, "evaluator")
         self._trace.follow(self._judge, "evaluate", "evaluate", self._judge.agents)
@@ -158,7 +158,8 @@ class LocalEvaluator:
 
     def request(self) -> None:
         """Evaluate the weights of now."""
-        self._result = self._judge.evaluate(self._flat(), self._frames(), time.monotonic())
+        with seeds.apart({}):
+            self._result = self._judge.evaluate(self._flat(), self._frames(), time.monotonic())
 
     def poll(self) -> Evaluation | None:
         """The evaluation made last, once."""

@@ -21,14 +21,13 @@ from torch import Tensor
 from envs import EnvError, EnvSpec
 from envs.games.players import Player, random_player
 from envs.selfplay import scripted
-from trainer import checkpoint, run_folder
-from trainer.config import SEEDS_PER_RUN, Config, ConfigError, from_yaml
+from trainer import checkpoint, run_folder, seeds
+from trainer.config import Config, ConfigError, from_yaml
 from trainer.league_picture import draw
 from trainer.matches import Choose, network_players, play_out, seated, weights_of, winners, world_of_games
 from trainer.metrics import wilson
 from trainer.reading import ReadError
 
-SEED_OFFSET = 700_000  # apart from the seeds of training and of evaluations
 GAMES_AT_ONCE = 8_192
 PRIOR = 1.0  # drawn games of each pair that ratings are given beforehand: someone who always wins stays finite
 ELO = 400 / np.log(10)  # of a rating whose difference is the log of the odds
@@ -101,7 +100,8 @@ def league(
     players, functions = fixed_players(config)
     networks, flats = entered(config, spec, run_dir, warn)
     entries = [*players, *networks]
-    rng_seed = config.seed * SEEDS_PER_RUN + SEED_OFFSET if seed is None else seed
+    rng_seed = seeds.of_league(config.seed) if seed is None else seed
+    seeds.seed_globals(rng_seed, "league")
     choose = network_players(config, spec, flats)
     wins, draws = round_robin(config, functions, choose, len(entries), games, rng_seed, max_seconds)
     result = table(entries, wins, draws) | {

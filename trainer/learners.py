@@ -15,7 +15,6 @@ from trainer.errors import RunFailed, exit_words, one_too_many
 from trainer.limiter import NO_LIMIT, Limiter
 from trainer.loggers import Loggers
 
-START_LEARNER_S = 60.0  # that an agent's learner process may take to start
 SHUTDOWN_S = 4.0  # until one that does not end by itself, nor shows life, is killed
 SAVING_S = 120.0  # until one that saves is killed
 
@@ -57,7 +56,7 @@ class LearnerProcess:
         """Start it; it goes on from its agent's newest checkpoint, if there is one."""
         self._pipe, theirs = Pipe()
         self._error = ""  # that ended it, which it tells before it is gone
-        self.plan.board.learner_heartbeat[0] = time.monotonic() + START_LEARNER_S
+        self.plan.board.learner_starts()
         self._process = self._start(theirs)
         theirs.close()
 

@@ -25,6 +25,7 @@ from torchrl.collectors import MultiAsyncCollector
 
 import envs
 from envs import EnvSpec
+from trainer import seeds
 from trainer.agents import AgentPlan, make_policy, model_id, published, without_scheme
 from trainer.boards import STOP, ControlBoard
 from trainer.collectors import CollectorWorkers, close_streams, collector_arguments
@@ -364,10 +365,14 @@ def start_learner(plan: AgentPlan, board: ControlBoard, device: torch.device, pi
 
 def _virtual_worker(plan: collecting.CollectorPlan, board: ControlBoard) -> collecting.Rollout:
     rows = [worker_rows(agent.storage, agent.streams, plan.worker) for agent in plan.agents]
-    world = envs.make_world(plan.config.env, plan.agents[0].streams.envs_per_worker)
-    with torch.random.fork_rng():
+    generators: dict[str, Any] = {}
+    with seeds.apart(generators):
+        seeds.seed_globals(plan.config.seed, "collector", plan.number, plan.start)
+        world = envs.make_world(plan.config.env, plan.agents[0].streams.envs_per_worker)
         policies = [make_policy(agent.config, agent.spec) for agent in plan.agents]
-    return collecting.Rollout(plan, board, rows, world, policies)
+        rollout = collecting.Rollout(plan, board, rows, world, policies)
+    rollout.generators = generators
+    return rollout
 
 
 def use_fork_server() -> None:

@@ -16,10 +16,10 @@ import torch
 
 import envs
 from envs import EnvError, EnvSpec
-from trainer import checkpoint, league, plot, run_folder
+from trainer import checkpoint, league, plot, run_folder, seeds
 from trainer.agents import streams_of, wants_values
 from trainer.building import build, choose_device
-from trainer.config import SEEDS_PER_RUN, Config, first_line, to_dict
+from trainer.config import Config, first_line, to_dict
 from trainer.errors import RunFailed, device_failure
 from trainer.learning import NotFinite
 from trainer.loggers import RunInfo, open_loggers
@@ -346,7 +346,7 @@ def final_evaluation(system: System) -> dict[str, Any]:
     for name, kept in (("last", last), ("best", best)):
         crew.load(kept["weights"])
         world = evaluating.world_of(config, min(config.evaluator.num_envs, config.evaluator.final_episodes))
-        seed = config.seed * SEEDS_PER_RUN + evaluating.SEED_OFFSET + config.evaluator.num_envs
+        seed = seeds.of_final_evaluation(config.seed, config.evaluator.num_envs)
         played = evaluating.evaluate(crew, world, config.evaluator.final_episodes, seed)
         results[name] = [episode for own in played for episode in own.returns]
         world.close()

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envs import life
 from envs.games import text_picture
 from envs.games.rows import Rows, choice, chosen, look, require, to_advance
 from envs.spec import EnvError, EnvSpec, Leaf, import_modules
@@ -213,7 +214,11 @@ def mcts_player(game: OpenSpielGames, generator: np.random.Generator, rows: Rows
     """
     rows = np.arange(game.num_games) if rows is None else rows
     bot = mcts_bot(game.game, int(generator.integers(2**31)))
-    return np.array([0 if game.over[i] else bot.step(game.states[i]) for i in rows.tolist()], np.int64)
+    actions = np.zeros(len(rows), np.int64)
+    for place, i in enumerate(rows.tolist()):
+        actions[place] = 0 if game.over[i] else bot.step(game.states[i])
+        life.beat()
+    return actions
 
 
 def mcts_bot(game: Any, seed: int, simulations: int = SIMULATIONS) -> Any:

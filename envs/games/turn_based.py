@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envs import life
 from envs.games.rows import Rows, chosen, look, require, to_advance
 from envs.pettingzoo import module_of
 from envs.spaces import action_count, allocate, fault_of, fields_of, mask_field, row_writer
@@ -135,6 +136,7 @@ class TurnBasedGames:
         """Close all."""
         for env in self.envs:
             env.close()
+            life.beat()
 
     def state(self) -> dict[str, Any]:
         """Where all games stand: how the running ones began, and their actions."""
@@ -167,6 +169,7 @@ class TurnBasedGames:
         self.truncated[i], self._returns[i] = False, 0
         try:
             self.envs[i].reset(seed=seed)
+            life.beat()
             self._arrive(i)
         except Exception as error:
             raise self._failure(i, error) from error
@@ -177,6 +180,7 @@ class TurnBasedGames:
         self.length[i] += 1
         try:
             env.step(action + self._start)
+            life.beat()
             for name, reward in env.rewards.items():
                 self.rewards[i, self._seats[name]] = reward
             if not np.isfinite(self.rewards[i]).all():

@@ -18,9 +18,10 @@ from envs.counting import legal_actions
 from envs.torchrl import VectorEnvironment
 from trainer.agents import make_policy, plan_agents
 from trainer.boards import STOP, AgentBoard, ControlBoard, WeightsBoard, flatten_parameters
-from trainer.config import SEEDS_PER_RUN, Config
+from trainer.config import Config
 from trainer.processes.collector import CollectorPlan, Rollout
 from trainer.replay import worker_rows
+from trainer.seeds import SEEDS_PER_RUN
 
 Streams = list[dict[str, np.ndarray]]  # of each sub-environment: columns [transitions, ...] in time order
 

@@ -21,7 +21,7 @@ from trainer import checkpoint
 from trainer.boards import split_error
 from trainer.config import AlgorithmConfig, Config, EnvConfig, EvaluatorConfig
 from trainer.processes import evaluator
-from trainer.processes.evaluator import SEED_OFFSET, Evaluation, Players, evaluate
+from trainer.processes.evaluator import Evaluation, Players, evaluate
 from trainer.system import use_fork_server
 
 LONGEST = 7
@@ -158,7 +158,7 @@ def test_the_process_evaluates_what_is_asked_and_keeps_the_best_policy(remote, t
     assert best == [True, True, False]
     here = Players([(config, spec)])
     here.load(balancing)
-    assert np.mean(evaluate(here, envs.make_world(config.env, 3), 3, 4_000_000 + SEED_OFFSET)[0].returns) == means[1]
+    assert np.mean(evaluate(here, envs.make_world(config.env, 3), 3, 4_500_000)[0].returns) == means[1]
     assert os.getpriority(os.PRIO_PROCESS, process.pid) == os.getpriority(os.PRIO_PROCESS, 0) + 7
     pipe.close()
     process.join(30)

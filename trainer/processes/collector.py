@@ -14,7 +14,9 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +27,20 @@ from tensordict.nn import TensorDictModule
 from torchrl.collectors import Collector
 
 import envs
+from envs import life
 from envs.torchrl import VectorEnvironment
 from envs.world import FirstAgent, Observation, Step
-from trainer import checkpoint, child
+from trainer import checkpoint, child, seeds
 from trainer.acting import Crew, Explorer, FrameStacks, apex_ladder, linear_epsilon
 from trainer.agents import AgentPlan, make_policy, model_id, shape_key
 from trainer.boards import ControlBoard, WeightsReader, error_text, flatten_parameters
-from trainer.config import SEEDS_PER_RUN, Config
+from trainer.config import Config
 from trainer.opponents import PoolOpponents
 from trainer.pool import OpponentPool
 from trainer.replay import worker_rows
 from trainer.trace import Trace, all_of, open_trace
 
 WAIT_S = 2e-4  # between two looks at the control board
-SEEDS_PER_START = 10_000  # more than a run has sub-environments
-MAX_STARTS = 50  # so many fit before the seeds of evaluations; then they come again
 CLOCK = time.monotonic_ns  # of traces
 
 
@@ -67,6 +68,11 @@ class CollectorPlan:
     first_env: int = 0
     pool: OpponentPool | None = None
 
+    @property
+    def number(self) -> int:
+        """Of the worker, or of the local agent whose only one it is."""
+        return self.worker + self.first_env // self.agents[0].streams.envs_per_worker
+
 
 class Seat:
     """One agent in a worker's world: what it sees, how it explores, and its own rows and counters.
@@ -85,7 +91,7 @@ class Seat:
         self.cursor = self.board.cursor[own]
         self.time = int(self.cursor[0])
         self.reader: WeightsReader = plan.weights.reader()
-        self.explorer = Explorer(n, plan.spec.num_actions, [plan.seed, worker, *([start] if start else [])])
+        self.explorer = Explorer(n, plan.spec.num_actions, seeds.of_exploration(plan.seed, worker, start))
         self.ladder = (
             apex_ladder(self.config, plan.streams.num_streams)[own] if self.config.exploration == "apex" else None
         )
@@ -211,15 +217,17 @@ class Rollout:
     ) -> None:
         self.worker, self.schedule, self.snapshot = plan.worker, plan.config.schedule, plan.snapshot
         self.board, self.world, self.pool = board, world, plan.pool
+        self.generators: dict[str, Any] | None = None  # its own, where the process is another's too (`seeds.apart`)
         self.seats = [Seat(agent, plan.worker, own, plan.start) for agent, own in zip(plan.agents, rows, strict=True)]
         if plan.pool is not None:
             agent = plan.agents[0]
             world.opponents = PoolOpponents(
                 plan.config, agent.spec, plan.pool, agent.weights.reader(), plan.worker, world.num_envs,
-                [agent.seed, plan.worker, 2, plan.start],
+                seeds.of_opponents(agent.seed, plan.worker, plan.start),
             )  # fmt: skip
         for seat, given in zip(self.seats, getattr(world, "given", [None] * len(self.seats)), strict=True):
             seat.given = given
+        seeds.seed_globals(plan.config.seed, "collector", plan.number, plan.start, stage=1)
         observations = world.reset(first_seed(plan))
         for seat, observation, present in zip(self.seats, observations, world.present, strict=True):
             seat.begin(observation, present)
@@ -228,7 +236,7 @@ class Rollout:
             [flatten_parameters(policy) for policy in policies],
             [shape_key(agent) for agent in plan.agents],
             [(seat.stacks.seen(seat.observation), seat.observation.get("action_mask")) for seat in self.seats],
-            [[agent.seed, plan.worker, 1, *([plan.start] if plan.start else [])] for agent in plan.agents],
+            [seeds.of_noise(agent.seed, plan.worker, plan.start) for agent in plan.agents],
         )
         if plan.exact:
             assert plan.snapshot is not None
@@ -244,7 +252,10 @@ class Rollout:
     def state_dict(self) -> dict[str, Any]:
         """Where the worker stands between two rounds; ``world`` is None where the environment cannot tell."""
         assert self.crew.noise is not None
+        with self._own_generators():
+            generators = seeds.global_state()
         return {
+            "generators": generators,
             "world": self.world.state() if hasattr(self.world, "state") else None,
             "opponents": None if self.pool is None else self.world.opponents.state_dict(),
             "seats": [seat.state_dict() for seat in self.seats],
@@ -269,6 +280,11 @@ class Rollout:
             self.world.opponents.load_state_dict(state["opponents"])
         for rng, own in zip(self.crew.noise, state["noise"], strict=True):
             rng.bit_generator.state = own
+        with self._own_generators():
+            seeds.set_global_state(state["generators"])
+
+    def _own_generators(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.generators is None else seeds.apart(self.generators)
 
     def save_snapshot(self, number: int) -> None:
         """Keep the state for the checkpoint of that number; where the disk refuses, that one is resumed without it."""
@@ -316,7 +332,7 @@ class Rollout:
         world = self.world
         for seat, step, present, reward in zip(self.seats, steps, world.present, world.raw_rewards, strict=True):
             seat.conclude(step, present, reward)
-        self.board.heartbeat[self.worker] = time.monotonic()
+        self.board.lives(self.worker)
 
     def pull(self) -> None:
         """The newest complete weights of every agent."""
@@ -349,9 +365,12 @@ class Rollout:
             else:
                 self._wait()
 
-    @torch.inference_mode()
     def collect_round(self) -> None:
         """One round with the newest weights: a fixed number of vector steps, or of finished episodes."""
+        with self._own_generators(), torch.inference_mode():
+            self._collect_round()
+
+    def _collect_round(self) -> None:
         board, worker = self.board, self.worker
         frames = [int(seat.board.schedule_frames[0]) for seat in self.seats]
         self.pull()
@@ -401,6 +420,7 @@ class StreamCollector(Collector):
                 rows = [worker_rows(agent.storage, agent.streams, plan.worker) for agent in plan.agents]
                 others = [getattr(self, model_id(agent)) for agent in plan.agents[1:]]
                 self._rollout = Rollout(plan, board, rows, self.env.world, [self.policy, *others])
+            life.tell(partial(board.lives, plan.worker))
             if plan.config.schedule.name == "async":
                 self._rollout.run()
             else:
@@ -435,7 +455,7 @@ def episode_actions(rows: dict[str, np.ndarray], time: int, age: np.ndarray) -> 
 def first_seed(plan: CollectorPlan) -> int:
     """Seed of a worker's first sub-environment; another one for each time that it is started."""
     own = plan.first_env + plan.agents[0].streams.streams_of(plan.worker).start
-    return plan.config.seed * SEEDS_PER_RUN + plan.start % MAX_STARTS * SEEDS_PER_START + own
+    return seeds.of_worker(plan.config.seed, own, plan.start)
 
 
 def make_environment(plan: CollectorPlan, board: ControlBoard) -> VectorEnvironment:
@@ -444,7 +464,8 @@ def make_environment(plan: CollectorPlan, board: ControlBoard) -> VectorEnvironm
     What TorchRL is told of it is the first agent's part.
     """
     board.pid[plan.worker] = os.getpid()
-    child.begin()
+    child.begin(plan.config, "collector", plan.number, plan.start)
+    life.tell(partial(board.starts, plan.worker))
     world = envs.make_world(plan.config.env, plan.agents[0].streams.envs_per_worker)
     environment = VectorEnvironment(FirstAgent(world))
     environment.plan, environment.board, environment.world = plan, board, world

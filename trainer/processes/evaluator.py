@@ -25,17 +25,16 @@ from torch import Tensor
 import envs
 from envs import EnvSpec
 from envs.world import Observation, Step
-from trainer import child
+from trainer import child, seeds
 from trainer.acting import FrameStacks, Policy, greedy_policy
 from trainer.agents import make_policy
 from trainer.algorithms.targets import unrescale
 from trainer.boards import error_text, flatten_parameters
 from trainer.checkpoint import load, write_aside
-from trainer.config import SEEDS_PER_RUN, Config
+from trainer.config import Config
 from trainer.opponents import opponents_of_evaluation
 from trainer.trace import all_of, open_trace
 
-SEED_OFFSET = 500_000  # environments of evaluations are seeded apart from those of training
 PARTS = ("returns", "lengths", "predicted", "discounted")  # of `Episodes`
 MAX_EPISODE_STEPS = 27_000  # a greedy policy may circle for ever: 108,000 Atari frames, as Machado et al. 2018 cut
 
@@ -163,11 +162,12 @@ def evaluate(
         players: networks of all agents.
         world: from :func:`envs.make_world`.
         episodes: how many.
-        seed: of the sub-environments.
+        seed: of the sub-environments, and of the process's global generators.
         replaced: agents whose place a random player takes.
         watch: called after every step; the rest is not played once it says False.
     """
     n = world.num_envs
+    seeds.seed_globals(seed, "evaluator", stage=1)
     observations = world.reset(seed)
     places = []
     for agent, (name, spec) in enumerate(zip(world.agents, world.specs, strict=True)):
@@ -248,7 +248,7 @@ class Judge:
         """Greedy episodes with ``weights``, float32 [sum of numel]; always on the same seeds."""
         start = time.monotonic()
         self._players.load(weights)
-        seed = self._config.seed * SEEDS_PER_RUN + SEED_OFFSET
+        seed = seeds.of_evaluation(self._config.seed)
         played = evaluate(self._players, self._world, self._config.evaluator.episodes, seed)
         joint = [list(chain.from_iterable(getattr(own, part) for own in played)) for part in PARTS]
         mean = float(np.mean(joint[0]))
@@ -273,6 +273,7 @@ class Judge:
 
 def world_of(config: Config, num_envs: int, render_mode: str | None = None) -> Any:
     """The environments of an evaluation; a game's opponents are `opponents.evaluate_against`."""
+    seeds.seed_globals(config.seed, "evaluator")  # what constructors draw: the same world in every evaluation
     world = envs.make_world(config.env, num_envs, render_mode=render_mode)
     if envs.against_opponents(config.env):
         world.opponents = opponents_of_evaluation(config)
@@ -296,7 +297,7 @@ def run(
         weights: float32 [sum of numel] in shared memory; the main process writes it before a request only.
         pipe: to the main process.
     """
-    child.begin()
+    child.begin(config, "evaluator")
     os.nice(config.evaluator.nice)
     try:
         judge, trace = Judge(config, agents, run_dir), open_trace(config, "evaluator")

@@ -88,7 +88,7 @@ class Agent:
 
     def beat(self) -> None:
         """A sign of life, where it has a process of its own."""
-        self.board.learner_heartbeat[0] = time.monotonic()
+        self.board.learner_lives()
 
     def open_limit(self) -> None:
         """Let the collectors go as far as the limiter allows; a frozen agent holds nobody back."""
@@ -298,7 +298,7 @@ def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -
     The pipe carries ``("save", frames)`` to it, and from it ``("row", figures)``, ``("saved", path)``, ``("unsaved",
     why)`` or ``("error", text)``. It goes on from the newest checkpoint of its agent, if there is one.
     """
-    child.begin(plan.config.learner.num_threads)
+    child.begin(plan.config, "learner", plan.number, num_threads=plan.config.learner.num_threads)
     trace = open_trace(plan.config, "learner", plan.name)
     try:
         agent = Agent(plan, torch.device(device))

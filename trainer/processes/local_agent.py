@@ -16,11 +16,13 @@ from collections.abc import Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import envs
-from trainer import checkpoint, child
+from envs import life
+from trainer import checkpoint, child, seeds
 from trainer.agents import make_policy
 from trainer.boards import AgentBoard, ControlBoard, error_text
 from trainer.processes.collector import CollectorPlan, Rollout
@@ -50,10 +52,12 @@ def run(
         pipe: to the main process.
     """
     (own,) = plan.agents
-    child.begin(own.config.learner.num_threads)
+    child.begin(own.config, "agent", own.number, plan.start, own.config.learner.num_threads)
     trace = open_trace(own.config, "learner", own.name)
     try:
+        life.tell(own.board.learner_starts)
         agent, rollout = _build(plan, control, shared, resumed, exact)
+        life.tell(agent.beat)
         follow(trace, agent)
         reported, waiting = time.monotonic(), False
         while not control.stopping():
@@ -87,16 +91,19 @@ def _build(
     """Agent and rollout, in the order in which ``sequential`` makes them, so that both draw the same numbers."""
     (own,) = plan.agents
     agent = Agent(own, torch.device("cpu"))
-    torch.manual_seed(own.config.seed + 1 + own.number)
+    torch.manual_seed(seeds.of_updates(own.config.seed, own.number))
     agent.learner.prepare(agent.replay.example())
     shared.join(own.number, agent.learner)
     for delayed, trained in zip(agent.learner.delayed, agent.learner.trained, strict=True):
         delayed.copy_(trained)
     control.pid[0] = os.getpid()
-    world = envs.make_world(own.config.env, own.streams.envs_per_worker)
-    with torch.random.fork_rng():
+    generators: dict[str, Any] = {}  # not those that the learner draws from
+    with seeds.apart(generators):
+        seeds.seed_globals(own.config.seed, "collector", own.number, plan.start)
+        world = envs.make_world(own.config.env, own.streams.envs_per_worker)
         policy = make_policy(own.config, own.spec)
-    rollout = Rollout(plan, control, [worker_rows(own.storage, own.streams, 0)], world, [policy])
+        rollout = Rollout(plan, control, [worker_rows(own.storage, own.streams, 0)], world, [policy])
+    rollout.generators = generators
     found = checkpoint.newest(own.folder) if resumed else None
     if found is not None:
         agent.load_state_dict(found, with_sampler=exact)
