@@ -18,6 +18,7 @@ from typing import Any
 
 from envs import counting, envpool, grids, gymnasium, pettingzoo, selfplay
 from envs.gymnasium import make_single
+from envs.modules import import_modules
 from envs.selfplay import against_opponents
 from envs.spec import EnvError, EnvSpec, Leaf
 from envs.world import Solo
@@ -67,6 +68,7 @@ _HEEDED: dict[str, tuple[Any, tuple[str, ...], str]] = {
         None, ("gymnasium", "envpool"),
         "leave it out: grid has env.kwargs.max_turns, counting max_length, PettingZoo's mostly max_cycles",
     ),
+    "mask_key": ("action_mask", ("gymnasium", "envpool", "pettingzoo"), "leave it out"),
     "clip_rewards": (False, tuple(backend for backend in (*ENVS, *WORLDS) if backend != "grid"), "leave it out"),
 }  # fmt: skip
 
@@ -84,6 +86,7 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
         EnvError: in one sentence, why the environment cannot be made or trained on, and what to do.
     """
     _check(env, num_envs)
+    import_modules(env)  # of every backend: a module may put a world or a game of its own beside ours
     if env.backend in WORLDS:
         raise EnvError(f"{env.id}: env.backend={env.backend} has several agents; it is made by make_world.")
     return ENVS[env.backend](env, num_envs, autoreset=autoreset, render_mode=render_mode)
@@ -96,6 +99,7 @@ def make_world(env: Any, num_envs: int, render_mode: str | None = None) -> Any:
         EnvError: as `make`.
     """
     _check(env, num_envs)
+    import_modules(env)
     if against_opponents(env):
         return selfplay.make(env, num_envs, render_mode=render_mode)
     if env.backend in WORLDS:

@@ -6,16 +6,20 @@ into arrays of ours, so that callers may rely on what `envs.vector` promises: th
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.spaces import Field, allocate, batch_writer
+from envs import masks
+from envs.faults import Unfit, is_its_own, words_of
+from envs.spaces import Field
 from envs.spec import EnvError, EnvSpec
 from envs.state import set_state, state_of
-from envs.vector import Observation, Step
+from envs.vector import CLOSELY, Observation, Step
+from envs.writing import allocate, batch_writer, fault_of_batch, outside
 
 
 class BatchedVector:
@@ -30,6 +34,7 @@ class BatchedVector:
         clip_rewards: bool = False,
         env: Any = None,
         plain: bool = False,
+        mask_key: str = "action_mask",
     ) -> None:
         """Makes it.
 
@@ -42,12 +47,15 @@ class BatchedVector:
             clip_rewards: whether ``step`` returns the reward's sign; ``raw_reward`` float32 [N] is never clipped.
             env: an environment that exists already.
             plain: whether all that it is made of are arrays, numbers and generators (`envs.state`).
+            mask_key: what a mask in ``info`` is called.
         """
         self._plain = plain
         self.spec, self.num_envs = spec, num_envs
         self._reset_env, self._env, self._clip = reset_env, env, clip_rewards
         self._seed: int | None = None
         self._vector_step = 0
+        self._fields, self._mask_key = fields, mask_key
+        self._said: set[str] = set()  # warnings that were given
         self._observation = allocate(fields, num_envs)
         self._writers = [batch_writer(field, self._observation[field.leaf.name]) for field in fields]
         self._mask: NDArray[np.bool_] | None = None
@@ -55,6 +63,7 @@ class BatchedVector:
         if spec.has_mask:
             shape = (num_envs, spec.num_actions)
             self._mask = self._observation.setdefault("action_mask", np.ones(shape, bool))
+            self._mask_before = np.ones(shape, bool)
         self.raw_reward = np.zeros(num_envs, np.float32)
         self._reward = np.zeros(num_envs, np.float32) if clip_rewards else self.raw_reward
         self._terminated = np.zeros(num_envs, bool)
@@ -67,32 +76,35 @@ class BatchedVector:
             EnvError: the environment failed.
         """
         self._seed = self._seed if seed is None else seed
+        self._terminated[:], self._truncated[:] = False, False
         try:
             self._env, observation, info = self._reset_env(self._env, seed)
-            self._write(observation, info)
-        except Exception as error:
+        except BaseException as error:
             raise self._failure("reset", error) from error
+        self._write(observation, info)
         return self._observation
 
     def step(self, action: NDArray[np.int64]) -> Step:
         """As `envs.vector.SyncVector.step`.
 
         Raises:
-            EnvError: the environment failed, or gave no finite reward.
+            EnvError: the environment failed, or gave no finite reward or observation.
         """
         self._vector_step += 1
         if self.spec.action_start:
             action = action + self.spec.action_start
         try:
             observation, reward, terminated, truncated, info = self._env.step(action)
-            self._write(observation, info)
             self.raw_reward[:] = reward
             self._terminated[:] = terminated
             self._truncated[:] = truncated
-            if not np.isfinite(self.raw_reward).all():
-                raise ValueError(f"a reward is no finite number: {self.raw_reward}")
-        except Exception as error:
+        except BaseException as error:
             raise self._failure("step", error) from error
+        if not np.isfinite(self.raw_reward).all():
+            index = int(np.flatnonzero(~np.isfinite(self.raw_reward))[0])
+            text = f"the reward of sub-environment {index} is {self.raw_reward[index]}, which is no finite number"
+            raise self._failure("step", Unfit(text))
+        self._write(observation, info)
         if self._clip:
             np.sign(self.raw_reward, out=self._reward)
         return self._observation, self._reward, self._terminated, self._truncated
@@ -108,23 +120,62 @@ class BatchedVector:
         return self._observation
 
     def close(self) -> None:
-        """Closes the environment."""
-        if self._env is not None:
-            self._env.close()
+        """Closes the environment; where it cannot be closed that is a warning, for nothing is lost by it."""
+        try:
+            if self._env is not None:
+                self._env.close()
+        except BaseException as error:
+            if not is_its_own(error):
+                raise
+            warnings.warn(f"{self.spec.id}: its close failed: {words_of(error)}", RuntimeWarning, stacklevel=2)
 
     def _write(self, observation: Any, info: dict[str, Any]) -> None:
-        for write in self._writers:
-            write(observation)
         if self._mask is not None:
-            if self._mask_in_info:
-                self._mask[:] = info["action_mask"]
-            legal = self._mask.any(1)
-            if not legal.all():
-                self._mask[~legal] = True
+            np.copyto(self._mask_before, self._mask)
+        try:
+            for write in self._writers:
+                write(observation)
+            if self._mask is not None:
+                if self._mask_in_info:
+                    self._read_mask(self._mask, info)
+                masks.complete(self._mask, self._mask_before, self._truncated)
+        except Exception as error:
+            found = fault_of_batch(self._fields, observation, self.num_envs)
+            fault = error if found is None else Unfit(f"of sub-environment {found[0]}, {found[1]}")
+            raise self._failure("step", fault) from error
+        if self._vector_step <= CLOSELY or self._vector_step % CLOSELY == 0:
+            self._look_closely(info)
 
-    def _failure(self, doing: str, error: Exception) -> EnvError:
+    def _read_mask(self, out: NDArray[np.bool_], info: dict[str, Any]) -> None:
+        """As Gymnasium's vectors give it: rows of sub-environments without one are zero, ``_key`` says which have."""
+        key, over = self._mask_key, self._terminated | self._truncated
+        given = np.asarray(info.get(f"_{key}", np.full(self.num_envs, key in info)), bool)
+        missing = ~given & ~over
+        if missing.any():
+            raise Unfit(f"info[{key!r}] of sub-environment {int(np.flatnonzero(missing)[0])} is missing")
+        out[:] = False  # what `masks.complete` takes for missing
+        if given.any():
+            out[given] = np.asarray(info[key])[given]
+
+    def _look_closely(self, info: dict[str, Any]) -> None:
+        """Warn, once each, of what may be meant otherwise than it is taken."""
+        told = {}
+        for field in self._fields:
+            if (found := outside(field, self._observation[field.leaf.name])) is not None:
+                told[field.leaf.name] = f"sub-environment {found[0]}: {found[1]}"
+        if self._mask is None:
+            first = {name: value[0] for name, value in info.items() if np.ndim(value) == 2 and not name.startswith("_")}
+            told |= {like: like for like in masks.look_alikes(first, self.spec.num_actions)}
+        for key, text in told.items():
+            if key not in self._said:
+                self._said.add(key)
+                warnings.warn(f"{self.spec.id}: {text}", RuntimeWarning, stacklevel=2)
+
+    def _failure(self, doing: str, error: BaseException) -> EnvError:
+        if not is_its_own(error):
+            raise error
         seed = "unseeded" if self._seed is None else f"seed {self._seed}"
         return EnvError(
             f"{self.spec.id}: its {self.num_envs} sub-environments ({seed}) failed in {doing}, step "
-            f"{self._vector_step}: {type(error).__name__}: {error}"
+            f"{self._vector_step}: {words_of(error)}"
         )

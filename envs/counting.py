@@ -121,9 +121,19 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
     settings = Settings(**env.kwargs)
     if render_mode is not None:
         raise EnvError(f"{env.id}: counting draws nothing.")
+    wrong = [name for name, value in env.kwargs.items() if not _fits(value, getattr(Settings, name))]
+    if wrong:
+        raise EnvError(f"{env.id}: env.kwargs.{wrong[0]}={env.kwargs[wrong[0]]} is of another kind than counting's.")
     if not 1 <= settings.min_length <= settings.max_length or settings.num_actions < 1 or settings.image_size < 4:
         raise EnvError(f"{env.id}: counting needs 1 <= min_length <= max_length, num_actions >= 1 and image_size >= 4.")
     return CountingVector(settings, env.id, num_envs, env.frame_stack, autoreset, env.clip_rewards)
+
+
+def _fits(value: Any, plain: Any) -> bool:
+    """Whether a value of ``env.kwargs`` is of the kind of its default; None stands for a number or a path."""
+    if plain is None or isinstance(plain, bool):
+        return isinstance(value, bool) if plain is not None else value is None or isinstance(value, int | str)
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def make_world(env: Any, num_envs: int, render_mode: str | None = None) -> CountingWorld:

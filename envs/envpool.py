@@ -17,9 +17,12 @@ import difflib
 import importlib
 from typing import Any
 
+import numpy as np
 from gymnasium import spaces
 
+from envs import masks
 from envs.batched import BatchedVector
+from envs.faults import words_of
 from envs.spaces import Field, action_count, fields_of, mask_field
 from envs.spec import EnvError, EnvSpec
 
@@ -47,14 +50,17 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
         if env.preprocessing == "atari" and space.shape[0] == 1:
             space = spaces.Box(0, 255, space.shape[1:], space.dtype.type)
         num_actions, start = action_count(pool.action_space, env.id)
-        fields: tuple[Field, ...] = fields_of(space, env.frame_stack, env.id)
+        fields: tuple[Field, ...] = fields_of(space, env.frame_stack, env.id, env.mask_key)
         leaves = tuple(field.leaf for field in fields)
-        mask = mask_field(space, num_actions, env.id)
-        has_mask = mask is not None or "action_mask" in pool.reset()[1]
+        mask = mask_field(space, num_actions, env.id, env.mask_key)
+        info = pool.reset()[1]
+        source = masks.found(mask is not None, info, None, env.mask_key)
+        rows = {name: value[0] for name, value in info.items() if np.ndim(value) == 2}
+        notes = masks.notes(source, rows, space, None, num_actions, env.mask_key)
         limit = pool.config.get("max_episode_steps")
     finally:
         pool.close()
-    spec = EnvSpec(env.id, leaves, num_actions, start, has_mask, limit)
+    spec = EnvSpec(env.id, leaves, num_actions, start, bool(source), limit, source, notes)
 
     def reset_env(pool: Any, seed: int | None) -> tuple[Any, Any, dict[str, Any]]:
         if pool is None or seed is not None:
@@ -64,7 +70,7 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
         return pool, *pool.reset()
 
     fields = fields if mask is None else (*fields, mask)
-    return BatchedVector(spec, fields, reset_env, num_envs, env.clip_rewards)
+    return BatchedVector(spec, fields, reset_env, num_envs, env.clip_rewards, mask_key=env.mask_key)
 
 
 def _pool(env: Any, num_envs: int, seed: int) -> Any:
@@ -86,5 +92,4 @@ def _pool(env: Any, num_envs: int, seed: int) -> Any:
     try:
         return envpool.make(env.id, env_type="gymnasium", num_envs=num_envs, seed=seed, num_threads=1, **options)
     except Exception as error:
-        text = " ".join(str(error).split())
-        raise EnvError(f"{env.id}: EnvPool refused env.kwargs={env.kwargs}: {type(error).__name__}: {text}") from error
+        raise EnvError(f"{env.id}: EnvPool refused env.kwargs={env.kwargs}: {words_of(error)}") from error

@@ -20,15 +20,22 @@ import difflib
 import importlib
 import importlib.metadata
 import re
+import sys
+import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import gymnasium as gym
 
+from envs import life, masks
 from envs.batched import BatchedVector
-from envs.spaces import Field, action_count, fields_of, mask_field
-from envs.spec import EnvError, EnvSpec, import_modules
+from envs.faults import SHIMMY, is_its_own, one_line, pair_of, refuse, words_of
+from envs.modules import import_modules
+from envs.spaces import Field, action_count, fields_of, mask_field, short
+from envs.spec import EnvError, EnvSpec
 from envs.vector import SyncVector
+from envs.writing import fault_of
 
 # tests/envs/test_native.py shows for each of them: transitions from given states equal the single environment's within
 # float32, the final observation is kept, the time limit truncates, the next step resets, its state can be kept.
@@ -49,15 +56,31 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
         raise EnvError(
             f"{env.id}: env.vectorization=native knows neither pictures nor preprocessing nor resets by hand; use sync."
         )
-    listed = env.vectorization == "auto" and env.id in NATIVE and not env.kwargs
-    single = make_single(env)
-    try:
-        spec, fields = _inspect(single, env)
-        if env.vectorization == "native" or (listed and possible):
-            return _native(env, num_envs, spec, fields, single)
-    finally:
-        single.close()
-    return SyncVector(spec, fields, lambda: _build(env, render_mode), num_envs, autoreset, env.clip_rewards)
+    native = env.vectorization == "native" or (
+        possible and env.vectorization == "auto" and env.id in NATIVE and not env.kwargs
+    )
+    first = [make_single(env, render_mode)]  # it is looked at, and then plays: of some there can be only one
+    with ExitStack() as unused:
+        unused.callback(_close, first, env.id)
+        spec, fields = _inspect(first[0], env)
+        life.beat()
+        if native:
+            return _native(env, num_envs, spec, fields, first[0])
+
+        def build() -> gym.Env[Any, Any]:
+            return first.pop() if first else _build(env, render_mode)
+
+        return SyncVector(spec, fields, build, num_envs, autoreset, env.clip_rewards, env.mask_key)
+
+
+def _close(unused: list[gym.Env[Any, Any]], env_id: str) -> None:
+    for single in unused:
+        try:
+            single.close()
+        except BaseException as error:
+            if not is_its_own(error):
+                raise
+            warnings.warn(f"{env_id}: its close failed: {words_of(error)}", RuntimeWarning, stacklevel=2)
 
 
 def make_single(env: Any, render_mode: str | None = None) -> gym.Env[Any, Any]:
@@ -74,20 +97,29 @@ def make_single(env: Any, render_mode: str | None = None) -> gym.Env[Any, Any]:
     try:
         return _build(env, render_mode)
     except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv) as error:
-        name = env.id.partition(":")[2] or env.id
-        near = difflib.get_close_matches(name, list(gym.registry), n=3, cutoff=0.5)
-        nearest = f"the nearest are {', '.join(near)}" if near else "none is similar"
-        raise EnvError(
-            f"{env.id}: no environment of that id is registered ({nearest}); if a package registers it, name that in "
-            "env.import_modules."
-        ) from error
+        raise _unregistered(env.id) from error
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise _missing(env.id, error) from error
-    except Exception as error:
+    except BaseException as error:
+        if not is_its_own(error):
+            raise
+        pictures = f" and render_mode={render_mode}" if render_mode else ""
         raise EnvError(
-            f"{env.id}: its constructor failed, given env.kwargs={env.kwargs}: {type(error).__name__}: "
-            f"{_one_line(error)}"
+            f"{env.id}: its constructor failed, given env.kwargs={env.kwargs}{pictures}: {words_of(error)}"
         ) from error
+
+
+def _unregistered(env_id: str) -> EnvError:
+    old = sys.modules.get("gym")
+    if old is not None and env_id in getattr(getattr(old, "envs", None), "registry", {}):
+        return EnvError(f"{env_id}: it is registered with old gym, not with Gymnasium; {SHIMMY}.")
+    name = env_id.partition(":")[2] or env_id
+    near = difflib.get_close_matches(name, list(gym.registry), n=3, cutoff=0.5)
+    nearest = f"the nearest are {', '.join(near)}" if near else "none is similar"
+    return EnvError(
+        f"{env_id}: no environment of that id is registered ({nearest}); if a package registers it, name that in "
+        "env.import_modules."
+    )
 
 
 def prepare(env: Any) -> None:
@@ -107,7 +139,14 @@ def prepare(env: Any) -> None:
             raise _missing(env.id, error) from error
     elif slash and ":" not in env.id and env.id not in gym.registry:
         for plugin in importlib.metadata.entry_points(group="gymnasium.envs", name=namespace):
-            plugin.load()()
+            try:
+                plugin.load()()
+            except BaseException as error:
+                if not is_its_own(error):
+                    raise
+                raise EnvError(
+                    f"{env.id}: the package that registers it failed as it was imported: {words_of(error)}"
+                ) from error
 
 
 def _build(env: Any, render_mode: str | None) -> gym.Env[Any, Any]:
@@ -126,23 +165,49 @@ def _build(env: Any, render_mode: str | None) -> gym.Env[Any, Any]:
 
 def _inspect(single: gym.Env[Any, Any], env: Any) -> tuple[EnvSpec, tuple[Field, ...]]:
     """Spec and fields of an environment; only a reset tells whether ``info`` carries an action mask."""
-    num_actions, start = action_count(single.action_space, env.id)
-    fields = fields_of(single.observation_space, env.frame_stack, env.id)
+    declared = _spaces(single, env.id)
+    num_actions, start = action_count(declared[0], env.id)
+    fields = fields_of(declared[1], env.frame_stack, env.id, env.mask_key)
     leaves = tuple(field.leaf for field in fields)
-    mask = mask_field(single.observation_space, num_actions, env.id)
-    has_mask = mask is not None
-    if mask is not None:
-        fields = (*fields, mask)
-    else:
-        try:
-            _, info = single.reset()
-        except Exception as error:
-            raise EnvError(f"{env.id}: its reset failed: {type(error).__name__}: {_one_line(error)}") from error
-        has_mask = "action_mask" in info
+    mask = mask_field(declared[1], num_actions, env.id, env.mask_key)
+    try:
+        observation, info = pair_of(single.reset(seed=0))
+    except BaseException as error:
+        if not is_its_own(error):
+            raise
+        raise refuse(env.id, "its reset", error) from error
+    for name, before, now in zip(("action", "observation"), declared, _spaces(single, env.id), strict=True):
+        if before != now:
+            raise EnvError(
+                f"{env.id}: its {name} space is {short(before)} before reset and {short(now)} after; declare in its "
+                "constructor what holds for all episodes."
+            )
+    fields = fields if mask is None else (*fields, mask)
+    if (fault := fault_of(fields, observation)) is not None:
+        raise EnvError(f"{env.id}: after reset(seed=0) {fault}.")
+    source = masks.found(mask is not None, info, single, env.mask_key)
+    notes = masks.notes(source, info, declared[1], single, num_actions, env.mask_key)
     limit = env.max_episode_steps
     if limit is None and single.spec is not None:
         limit = single.spec.max_episode_steps
-    return EnvSpec(env.id, leaves, num_actions, start, has_mask, limit), fields
+    return EnvSpec(env.id, leaves, num_actions, start, bool(source), limit, source, notes), fields
+
+
+def _spaces(single: gym.Env[Any, Any], env_id: str) -> tuple[Any, Any]:
+    """Action and observation space as they are declared now."""
+    found = []
+    for name in ("action_space", "observation_space"):
+        try:
+            found.append(getattr(single, name))
+        except BaseException as error:
+            if not is_its_own(error):
+                raise
+            raise EnvError(
+                f"{env_id}: it has no {name} ({words_of(error)}); set self.{name} in its constructor."
+            ) from error
+        if found[-1] is None:
+            raise EnvError(f"{env_id}: its {name} is None; set self.{name} in its constructor.")
+    return found[0], found[1]
 
 
 def _native(
@@ -151,18 +216,18 @@ def _native(
     limit = {} if env.max_episode_steps is None else {"max_episode_steps": env.max_episode_steps}
     try:
         vector = gym.make_vec(env.id, num_envs, vectorization_mode="vector_entry_point", **env.kwargs, **limit)
-    except Exception as error:
-        raise EnvError(
-            f"{env.id}: env.vectorization=native failed ({type(error).__name__}: {_one_line(error)}); use sync."
-        ) from error
+    except BaseException as error:
+        if not is_its_own(error):
+            raise
+        raise EnvError(f"{env.id}: env.vectorization=native failed ({words_of(error)}); use sync.") from error
     declared = vector.metadata.get("autoreset_mode")
     if declared != gym.vector.AutoresetMode.NEXT_STEP:
         raise EnvError(f"{env.id}: its vector_entry_point declares {declared}, not next-step autoreset; use sync.")
     observations_differ = vector.single_observation_space != single.observation_space
     if observations_differ or vector.single_action_space != single.action_space:
         raise EnvError(f"{env.id}: its vector_entry_point has other spaces than the environment itself; use sync.")
-    if spec.has_mask and all(field.leaf.name != "action_mask" for field in fields):
-        raise EnvError(f"{env.id}: env.vectorization=native cannot read the action mask of info; use sync.")
+    if spec.mask_source in ("info", "method"):
+        raise EnvError(f"{env.id}: env.vectorization=native reads action masks of observations alone; use sync.")
 
     def reset_env(vector: Any, seed: int | None) -> tuple[Any, Any, dict[str, Any]]:
         observation, info = vector.reset(seed=seed)
@@ -172,14 +237,10 @@ def _native(
 
 
 def _missing(env_id: str, error: Exception) -> EnvError:
-    text = _one_line(error)
+    text = one_line(error)
     module = re.search(r"No module named '(\w+)", text)
     remedy = f"pip install {module.group(1)}" if module else "pip install 'gymnasium[all]'"
     for name, extra in EXTRAS.items():
         if name in text.lower():
             remedy = f"pip install -e '.[{extra}]'"
     return EnvError(f"{env_id}: a package is missing ({text}); install it with `{remedy}`.")
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

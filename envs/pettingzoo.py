@@ -9,15 +9,20 @@ only are turn-based games, which `envs.games.turn_based` makes playable against 
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envs import life
-from envs.spaces import Field, action_count, allocate, fault_of, fields_of, mask_field, row_writer
-from envs.spec import EnvError, EnvSpec, import_modules
+from envs import life, masks
+from envs.faults import Unfit, is_its_own, one_line, pair_of, words_of
+from envs.modules import import_modules
+from envs.spaces import Field, action_count, fields_of, mask_field
+from envs.spec import EnvError, EnvSpec
+from envs.vector import CLOSELY
 from envs.world import Observation, Step
+from envs.writing import allocate, fault_of, outside, row_writer
 
 
 class PettingZooVector:
@@ -28,13 +33,19 @@ class PettingZooVector:
         env_id: for messages.
         frame_stack: frames that a policy sees at once.
         clip_rewards: train on the sign of rewards.
+        mask_key: what masks are called.
+        infos: of a reset, by agent.
     """
 
-    def __init__(self, envs: list[Any], env_id: str, frame_stack: int, clip_rewards: bool) -> None:
+    def __init__(
+        self, envs: list[Any], env_id: str, frame_stack: int, clip_rewards: bool, mask_key: str = "action_mask",
+        infos: dict[str, dict[str, Any]] | None = None,
+    ) -> None:  # fmt: skip
         self.envs, self.num_envs, self._id, self._clip = envs, len(envs), env_id, clip_rewards
         self.agents: tuple[str, ...] = tuple(envs[0].possible_agents)
-        n, seats = self.num_envs, [_Seat(envs[0], name, env_id, frame_stack, len(envs)) for name in self.agents]
-        self._seats = seats
+        n, infos = self.num_envs, infos or {}
+        seats = [_Seat(envs[0], a, env_id, frame_stack, n, mask_key, infos.get(a, {})) for a in self.agents]
+        self._seats, self._said = seats, set[str]()  # and the warnings that were given
         self.specs: tuple[EnvSpec, ...] = tuple(seat.spec for seat in seats)
         self.present = [seat.present for seat in seats]
         self.raw_rewards = [seat.raw_reward for seat in seats]
@@ -73,7 +84,8 @@ class PettingZooVector:
         for seat in self._seats:
             if not np.isfinite(seat.raw_reward).all():
                 i = int(np.flatnonzero(~np.isfinite(seat.raw_reward))[0])
-                raise self._failure(i, ValueError(f"the reward of {seat.name} is {seat.raw_reward[i]}"))
+                text = f"the reward of {seat.name} is {seat.raw_reward[i]}, which is no finite number"
+                raise self._failure(i, Unfit(text))
             np.copyto(seat.reward, np.sign(seat.raw_reward) if self._clip else seat.raw_reward)
         return [
             (seen, seat.reward, seat.terminated, seat.truncated)
@@ -81,101 +93,171 @@ class PettingZooVector:
         ]
 
     def render(self) -> Any:
-        """The picture of sub-environment 0."""
-        return self.envs[0].render()
+        """The picture of sub-environment 0.
+
+        Raises:
+            EnvError: it failed.
+        """
+        try:
+            return self.envs[0].render()
+        except BaseException as error:
+            raise self._failure(0, error) from error
 
     def close(self) -> None:
-        """Close all."""
+        """Close all; one that cannot be closed is a warning, for nothing is lost by it."""
         for env in self.envs:
-            env.close()
+            try:
+                env.close()
+            except BaseException as error:
+                if not is_its_own(error):
+                    raise
+                warnings.warn(f"{self._id}: its close failed: {words_of(error)}", RuntimeWarning, stacklevel=2)
             life.beat()
 
     def _step_one(self, i: int, env: Any, actions: list[NDArray[np.int64]]) -> None:
         acting = [(a, seat) for a, seat in enumerate(self._seats) if seat.present[i]]
         try:
             chosen = {seat.name: actions[a][i] + seat.spec.action_start for a, seat in acting}
-            observations, rewards, terminations, truncations, infos = env.step(chosen)
-        except Exception as error:
+            result = env.step(chosen)
+            if (fault := _fault_of_step(result)) is not None:
+                raise Unfit(fault)
+            alive = set(env.agents)
+            for seat in self._seats:
+                seat.take(i, alive, *result)
+        except BaseException as error:
             raise self._failure(i, error) from error
-        alive = set(env.agents)
-        for seat in self._seats:
-            name = seat.name
-            if name in observations:
-                seat.rows[i], seat.infos[i] = observations[name], infos.get(name, {})
-            if seat.present[i]:
-                seat.raw_reward[i] = rewards.get(name, 0.0)
-                seat.terminated[i] = terminations.get(name, False)
-                # One that is gone without a word was cut off, and so is every one where nobody is left.
-                gone = name not in alive and not seat.terminated[i]
-                seat.truncated[i] = (bool(truncations.get(name, False)) or gone) and not seat.terminated[i]
-            seat.present[i] = name in alive and not (seat.terminated[i] or seat.truncated[i])
         self._over[i] = not any(seat.present[i] for seat in self._seats)
 
     def _start(self, i: int, seed: int | None) -> None:
         try:
-            observations, infos = self.envs[i].reset(seed=seed)
-        except Exception as error:
+            observations, infos = pair_of(self.envs[i].reset(seed=seed))
+            if not isinstance(observations, dict):
+                raise Unfit("its reset must give a dict of observations, one for each agent")
+        except BaseException as error:
             raise self._failure(i, error) from error
         for seat in self._seats:
+            seat.terminated[i] = seat.truncated[i] = False
             seat.present[i] = seat.name in observations
             if seat.present[i]:
-                seat.rows[i], seat.infos[i] = observations[seat.name], infos.get(seat.name, {})
+                seat.rows[i], seat.infos[i] = observations[seat.name], infos.get(seat.name) or {}
         self._over[i] = False
 
     def _observe(self) -> list[Observation]:
+        closely = self._vector_step <= CLOSELY or self._vector_step % CLOSELY == 0
         for seat in self._seats:
             try:
                 seat.write()
-            except (ValueError, TypeError, KeyError, IndexError) as error:
+            except Exception as error:
                 faults = [(i, fault_of(seat.fields, row)) for i, row in enumerate(seat.rows)]
                 i, fault = next(((i, f) for i, f in faults if f is not None), (0, str(error)))
-                raise self._failure(i, ValueError(f"of {seat.name}: {fault}")) from error
+                i = seat.no_mask if seat.no_mask is not None else i
+                raise self._failure(i, Unfit(f"of {seat.name}: {fault}")) from error
+            for key, text in seat.suspicions() if closely else []:
+                if key not in self._said:
+                    self._said.add(key)
+                    warnings.warn(f"{self._id}: {seat.name}: {text}", RuntimeWarning, stacklevel=2)
         return [seat.observation for seat in self._seats]
 
-    def _failure(self, i: int, error: Exception) -> EnvError:
+    def _failure(self, i: int, error: BaseException) -> EnvError:
+        if not is_its_own(error):
+            raise error
         seed = "unseeded" if self._seed is None else f"seed {self._seed + i}"
         return EnvError(
-            f"{self._id}: sub-environment {i} ({seed}) failed in step {self._vector_step}: "
-            f"{type(error).__name__}: {error}"
+            f"{self._id}: sub-environment {i} ({seed}) failed in step {self._vector_step}: {words_of(error)}"
         )
+
+
+def _fault_of_step(result: Any) -> str | None:
+    """What is wrong with what a parallel environment's ``step`` gave, in words."""
+    if not isinstance(result, tuple | list) or len(result) != 5 or not all(isinstance(part, dict) for part in result):
+        return (
+            "its step must give five dicts (observations, rewards, terminations, truncations, infos) with an entry for "
+            "each agent, as PettingZoo's of version 1.23 and later"
+        )
+    return None
 
 
 class _Seat:
     """One agent's arrays, over all sub-environments."""
 
-    def __init__(self, env: Any, name: str, env_id: str, frame_stack: int, n: int) -> None:
-        self.name = name
+    def __init__(
+        self, env: Any, name: str, env_id: str, frame_stack: int, n: int, mask_key: str, info: dict[str, Any]
+    ) -> None:
+        self.name, self.mask_key = name, mask_key
         space, where = env.observation_space(name), f"{env_id}, {name}"
         num_actions, start = action_count(env.action_space(name), where)
-        fields: tuple[Field, ...] = fields_of(space, frame_stack, where)
-        mask = mask_field(space, num_actions, where)
+        fields: tuple[Field, ...] = fields_of(space, frame_stack, where, mask_key)
+        mask = mask_field(space, num_actions, where, mask_key)
         leaves = tuple(field.leaf for field in fields)
         self.fields = fields if mask is None else (*fields, mask)
         self.infos: list[dict[str, Any]] = [{} for _ in range(n)]
-        in_info = mask is None and "action_mask" in getattr(env, "_trainer_infos", {}).get(name, {})
-        self.mask_in_info = in_info
-        self.spec = EnvSpec(where, leaves, num_actions, start, mask is not None or in_info)
+        source = masks.found(mask is not None, info or {}, None, mask_key)
+        self.mask_in_info = source == "info"
+        self.no_mask: int | None = None  # sub-environment whose mask is wrong
+        notes = masks.notes(source, info or {}, space, None, num_actions, mask_key)
+        self.spec = EnvSpec(where, leaves, num_actions, start, bool(source), None, source, notes)
         self.observation = allocate(self.fields, n)
         self.writers = [row_writer(field, self.observation[field.leaf.name]) for field in self.fields]
-        if in_info:
+        if self.mask_in_info:
             self.observation["action_mask"] = np.ones((n, num_actions), bool)
+        self.mask_before = np.ones((n, num_actions), bool)
         space.seed(0)
         self.rows: list[Any] = [space.sample() for _ in range(n)]  # until it is seen for the first time
         self.present = np.zeros(n, bool)
         self.raw_reward, self.reward = np.zeros(n, np.float32), np.zeros(n, np.float32)
         self.terminated, self.truncated = np.zeros(n, bool), np.zeros(n, bool)
 
+    def take(
+        self, i: int, alive: set[str], observations: dict[str, Any], rewards: dict[str, Any],
+        terminations: dict[str, Any], truncations: dict[str, Any], infos: dict[str, Any],
+    ) -> None:  # fmt: skip
+        """What a step of sub-environment i gave."""
+        name = self.name
+        if name in observations:
+            self.rows[i], self.infos[i] = observations[name], infos.get(name) or {}
+        if self.present[i]:
+            self.raw_reward[i] = rewards.get(name, 0.0)
+            self.terminated[i] = terminations.get(name, False)
+            # One that is gone without a word was cut off, and so is every one where nobody is left.
+            gone = name not in alive and not self.terminated[i]
+            self.truncated[i] = (bool(truncations.get(name, False)) or gone) and not self.terminated[i]
+        self.present[i] = name in alive and not (self.terminated[i] or self.truncated[i])
+
     def write(self) -> None:
-        """Rows into arrays."""
+        """Rows into arrays.
+
+        Raises:
+            Exception: a row or a mask is wrong; ``no_mask`` says whose mask.
+        """
+        mask = self.observation.get("action_mask")
+        if mask is not None:
+            np.copyto(self.mask_before, mask)
         for write in self.writers:
             write(self.rows)
-        mask = self.observation.get("action_mask")
         if mask is None:
             return
         if self.mask_in_info:
             for i, info in enumerate(self.infos):
-                mask[i] = info.get("action_mask", True)
-        mask[~mask.any(1)] = True
+                given = info.get(self.mask_key)
+                if given is not None:
+                    self.no_mask = i
+                    masks.take(given, mask[i], f"info[{self.mask_key!r}]")
+                    self.no_mask = None
+                else:
+                    mask[i] = self.present[i]  # all, or of one that has ended the one before
+        masks.complete(mask, self.mask_before, self.truncated)
+
+    def suspicions(self) -> list[tuple[str, str]]:
+        """What may be meant otherwise than it is taken: what it is about, and a sentence."""
+        told = []
+        for field in self.fields:
+            if (found := outside(field, self.observation[field.leaf.name])) is not None:
+                told.append((f"{self.name} {field.leaf.name}", f"sub-environment {found[0]}: {found[1]}"))
+        if not self.spec.has_mask:
+            for info in self.infos:
+                for like in masks.look_alikes(info, self.spec.num_actions):
+                    told.append((f"{self.name} {like}", like))
+        return told
 
 
 def make(env: Any, num_envs: int, render_mode: str | None = None) -> PettingZooVector:
@@ -187,16 +269,23 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> PettingZooV
     module = module_of(env)
     options = {**env.kwargs} if render_mode is None else {**env.kwargs, "render_mode": render_mode}
     try:
-        made = []
+        made, infos = [], []
         for _ in range(num_envs):
             made.append(module.parallel_env(**options))
-            _, infos = made[-1].reset(seed=0)  # some know their spaces only then
-            made[-1]._trainer_infos = infos
+            infos.append(pair_of(made[-1].reset(seed=0))[1])  # some know their spaces only then
             life.beat()
-    except Exception as error:
-        text = " ".join(str(error).split())
-        raise EnvError(f"{env.id}: it could not be made with env.kwargs={env.kwargs}: {text}") from error
-    return PettingZooVector(made, env.id, env.frame_stack, env.clip_rewards)
+    except BaseException as error:
+        if not is_its_own(error):
+            raise
+        raise EnvError(f"{env.id}: it could not be made with env.kwargs={env.kwargs}: {words_of(error)}") from error
+    try:
+        return PettingZooVector(made, env.id, env.frame_stack, env.clip_rewards, env.mask_key, infos[0])
+    except EnvError:
+        raise
+    except BaseException as error:  # an agent without spaces, mostly
+        if not is_its_own(error):
+            raise
+        raise EnvError(f"{env.id}: its agents or their spaces cannot be had: {words_of(error)}") from error
 
 
 def is_turn_based(env: Any) -> bool:
@@ -221,8 +310,12 @@ def module_of(env: Any) -> Any:
         try:
             module = importlib.import_module(name)
         except ImportError as error:
-            tried.append(f"{name}: {error}")
+            tried.append(f"{name}: {one_line(error)}")
             continue
+        except BaseException as error:
+            if not is_its_own(error):
+                raise
+            raise EnvError(f"{env.id}: {name} cannot be imported: {words_of(error)}") from error
         if not any(hasattr(module, maker) for maker in ("parallel_env", "env", "raw_env")):
             raise EnvError(f"{env.id}: {name} has neither parallel_env nor env, and so is no PettingZoo environment.")
         return module

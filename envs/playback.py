@@ -88,6 +88,8 @@ class Playback:
                 record["cut"] = truncated is not None and bool(truncated[row, seat])
                 for name, array in seen.items():
                     record["seen"][name].append(array[i].copy())
+                if record["cut"] and "action_mask" in seen:  # nobody decides there: it is the mask before that holds
+                    record["seen"]["action_mask"][-1] = record["seen"]["action_mask"][-2]
                 self._closed[row].append(record)
         self._recorded[rows], self._due[rows] = False, 0
 

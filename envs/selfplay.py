@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from envs.games import GAMES, openspiel, turn_based
 from envs.games.players import PLAYERS, Player, random_player
+from envs.modules import import_modules
 from envs.pettingzoo import is_turn_based
 from envs.playback import Playback
-from envs.spec import EnvError, EnvSpec, import_modules
+from envs.spec import EnvError, EnvSpec
 from envs.world import AGENT, Observation, Step
 
 ATTEMPTS = 1_000  # games begun until one asks the agent
@@ -103,6 +104,7 @@ class SelfPlay:
         self._early = np.zeros(n, np.float32)  # paid before the agent's first decision, which is still to come
         self._over, self._terminated, self._cut = (np.zeros(n, bool) for _ in range(3))
         self._rows, self._actions = np.arange(n), np.zeros(n, np.int64)
+        self._legal = np.ones((n, game.spec.num_actions), bool)  # when the agent last decided
 
     def reset(self, seed: int | None = None) -> list[Observation]:
         """Begin every game anew; with a seed on the first seats, against opponents that are drawn anew."""
@@ -112,7 +114,7 @@ class SelfPlay:
         self.game.reset(seed)
         self._playback.reset()
         self._begin(self._rows)
-        self._over[:], self.present[0][:] = False, True
+        self._over[:], self._cut[:], self.present[0][:] = False, False, True
         return [self._observe()]
 
     def step(self, actions: list[NDArray[np.int64]]) -> list[Step]:
@@ -146,7 +148,8 @@ class SelfPlay:
     def state(self) -> dict[str, Any] | None:
         """Where it stands, its opponents left out; None where the game cannot tell."""
         game = self.game.state()
-        own = {name: torch.from_numpy(getattr(self, name).copy()) for name in ("seat", "_episode", "_early", "_over")}
+        kept = ("seat", "_episode", "_early", "_over", "_cut", "_legal")
+        own = {name: torch.from_numpy(getattr(self, name).copy()) for name in kept}
         return None if game is None else {"game": game, "own": own, "playback": self._playback.state()}
 
     def set_state(self, state: dict[str, Any], actions: Any) -> list[Observation]:
@@ -214,6 +217,10 @@ class SelfPlay:
 
     def _observe(self) -> Observation:
         seen = {name: array.copy() for name, array in self.game.observe(self._rows, self.seat).items()}
+        if "action_mask" in seen:
+            # A game that was cut off is bootstrapped from, and nobody decides there: it is the mask before that holds.
+            seen["action_mask"][self._cut] = self._legal[self._cut]
+            np.copyto(self._legal, seen["action_mask"])
         self._playback.show(seen)
         return seen
 

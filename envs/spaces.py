@@ -20,8 +20,9 @@ _ . - become ``_``. The key ``action_mask`` at the top of a Dict is no leaf but 
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +30,12 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envs.faults import SHIMMY
 from envs.spec import EnvError, Leaf
 
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
+MOST_CATEGORIES = 2**20  # with 64 hidden units a layer of 256 MiB
+OWN_ID = ", registered under an id of your own in a module that env.import_modules names"
 UNBOUNDED = 1e6  # a bound beyond it says "any number" in a float type's words
 MIN_FRAME_SIDE = 32  # a two-dimensional uint8 Box is taken for a grey frame from this side on, and for numbers below
 
@@ -45,23 +49,27 @@ class Field:
         path: keys and indices that lead to it.
         start: int64 array of the leaf's shape that is subtracted from a ``discrete`` leaf; None when it is 0.
         scalar: whether the environment's own value has no axis (Discrete, or a Box of shape ()).
+        space: what the environment declares of it.
     """
 
     leaf: Leaf
     path: tuple[str | int, ...]
     start: NDArray[np.int64] | None = None
     scalar: bool = False
+    space: Any = None
 
 
-def fields_of(space: spaces.Space[Any], frame_stack: int, env_id: str) -> tuple[Field, ...]:
-    """The leaves of an observation space, in the space's own order, without ``action_mask``.
+def fields_of(
+    space: spaces.Space[Any], frame_stack: int, env_id: str, mask_key: str = "action_mask"
+) -> tuple[Field, ...]:
+    """The leaves of an observation space, in the space's own order, without the mask.
 
     Raises:
-        EnvError: a part is of no supported kind, two names collide, or nothing is left.
+        EnvError: a part is of no supported kind, two names collide, nothing is left, or nothing is stacked that was to.
     """
     found: list[Field] = []
     for path, part in _parts(space, ()):
-        if path != ("action_mask",):
+        if path != (mask_key,):
             found.append(_field(path, part, frame_stack, env_id))
     by_name: dict[str, Field] = {}
     for field in found:
@@ -72,124 +80,63 @@ def fields_of(space: spaces.Space[Any], frame_stack: int, env_id: str) -> tuple[
                 f"{field.leaf.name!r}; rename one of them with an observation wrapper."
             )
     if not found:
-        raise EnvError(f"{env_id}: its observation space {_short(space)} holds nothing to look at.")
+        raise EnvError(f"{env_id}: its observation space {short(space)} holds nothing to look at.")
+    if frame_stack > 1 and all(field.leaf.stack == 1 for field in found):
+        raise EnvError(f"{env_id}: env.frame_stack={frame_stack} stacks Boxes alone, and it shows none; leave it out.")
     return tuple(found)
 
 
-def mask_field(space: spaces.Space[Any], num_actions: int, env_id: str) -> Field | None:
-    """The field of the observation's ``action_mask``, or None where the observation has none.
+def mask_field(space: spaces.Space[Any], num_actions: int, env_id: str, mask_key: str = "action_mask") -> Field | None:
+    """The field of the observation's mask, called ``action_mask``; None where the observation has none.
 
     Raises:
         EnvError: the mask's space is not one of 0 and 1 for each action.
     """
-    if not isinstance(space, spaces.Dict) or "action_mask" not in space.spaces:
+    if not isinstance(space, spaces.Dict) or mask_key not in space.spaces:
         return None
-    part = space.spaces["action_mask"]
+    part = space.spaces[mask_key]
     flat = isinstance(part, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete)
     if not flat or part.shape != (num_actions,):
         raise EnvError(
-            f"{env_id}: the observation's action_mask is {_short(part)}, but there are {num_actions} actions; "
+            f"{env_id}: the observation's {mask_key} is {short(part)}, but there are {num_actions} actions; "
             f"it must be MultiBinary({num_actions}) or a Box of that length."
         )
-    return Field(Leaf("action_mask", (num_actions,), "bool", "binary"), ("action_mask",))
+    return Field(Leaf("action_mask", (num_actions,), "bool", "binary"), (mask_key,), space=part)
 
 
 def action_count(space: spaces.Space[Any], env_id: str) -> tuple[int, int]:
     """``(num_actions, start)`` of a Discrete action space.
 
     Raises:
-        EnvError: the space is not Discrete.
+        EnvError: the space is not Discrete, or has more actions than a network can have outputs.
     """
     if not isinstance(space, spaces.Discrete):
-        raise EnvError(f"{env_id}: its action space {_short(space)} is not supported; supported is Discrete.")
+        raise EnvError(
+            f"{env_id}: its action space {short(space)} is not supported; supported is Discrete{_flattened(space)}."
+        )
+    if space.n > MOST_CATEGORIES:
+        raise EnvError(
+            f"{env_id}: its action space has {space.n} actions, and a network one output for each, at most "
+            f"{MOST_CATEGORIES}; group them in an action wrapper."
+        )
     return int(space.n), int(space.start)
 
 
-def allocate(fields: Iterable[Field], num_envs: int) -> dict[str, NDArray[Any]]:
-    """Zeroed arrays [num_envs, *leaf.shape] in leaf.dtype, by leaf name."""
-    return {field.leaf.name: np.zeros((num_envs, *field.leaf.shape), field.leaf.dtype) for field in fields}
-
-
-def row_writer(field: Field, out: NDArray[Any]) -> Callable[[Sequence[Any]], None]:
-    """A function that writes one environment's observation after the other into ``out`` [N, *leaf.shape].
-
-    Raises:
-        ValueError, TypeError, KeyError, IndexError: (from the function) an observation does not have its space's shape
-            or keys, or a discrete value lies outside its space; `fault_of` says which.
-    """
-    path, check = field.path, _range_check(field, out)
-    # One concatenation into the merged first two axes is half the cost of N assignments, and refuses wrong shapes
-    # where an assignment would broadcast them.
-    merged = out[:, 0] if field.scalar else out.reshape(-1, *out.shape[2:])
-
-    def write(observations: Sequence[Any]) -> None:
-        for key in path:
-            observations = [observation[key] for observation in observations]
-        if field.scalar:
-            merged[:] = observations
-        else:
-            np.concatenate(observations, out=merged, casting="unsafe")
-        if check is not None:
-            check()
-
-    return write
-
-
-def batch_writer(field: Field, out: NDArray[Any]) -> Callable[[Any], None]:
-    """A function that writes a batched observation (a leaf's arrays are [N, ...] already) into ``out``.
-
-    Raises:
-        ValueError: (from the function) the batch has another shape, or a discrete value lies outside its space.
-    """
-    path, check = field.path, _range_check(field, out)
-
-    def write(observation: Any) -> None:
-        for key in path:
-            observation = observation[key]
-        array = np.asarray(observation)
-        if array.size != out.size or array.shape[0] != out.shape[0]:
-            raise ValueError(f"{field.leaf.name} has shape {array.shape} where {out.shape} was declared")
-        np.copyto(out, array.reshape(out.shape), casting="unsafe")
-        if check is not None:
-            check()
-
-    return write
-
-
-def fault_of(fields: Iterable[Field], observation: Any) -> str | None:
-    """What is wrong with one environment's observation, in words; None when it fits its space."""
-    for field in fields:
-        value = observation
-        for key in field.path:
-            try:
-                value = value[key]
-            except (KeyError, IndexError, TypeError):
-                return f"{field.leaf.name} is missing in its observation"
-        expected = () if field.scalar else field.leaf.shape
-        if np.shape(value) != expected:
-            return f"{field.leaf.name} has shape {np.shape(value)} where its space declares {expected}"
-        if field.leaf.kind == "discrete":
-            counted = np.ravel(np.asarray(value) - (0 if field.start is None else field.start.reshape(expected)))
-            if (counted < 0).any() or (counted >= np.array(field.leaf.nvec)).any():
-                return f"{field.leaf.name} is {value}, which lies outside its space"
-    return None
-
-
-def _range_check(field: Field, out: NDArray[Any]) -> Callable[[], None] | None:
-    """Subtracts the start and refuses categories outside the space: a GPU would die of them without a word."""
-    if field.leaf.kind != "discrete":
-        return None
-    nvec = np.array(field.leaf.nvec, np.uint64).reshape(field.leaf.shape)
-    unsigned = out.view(np.uint64)  # negative values become huge ones: one comparison instead of two
-    outside = np.zeros(out.shape, bool)
-
-    def check() -> None:
-        if field.start is not None:
-            np.subtract(out, field.start, out=out)
-        if np.greater_equal(unsigned, nvec, out=outside).any():
-            raise ValueError(f"{field.leaf.name} lies outside its space")
-
-    return check
+def _flattened(space: object) -> str:
+    """What makes a Discrete space of another one, for a sentence."""
+    if isinstance(space, spaces.Box):
+        return "; gymnasium.wrappers.DiscretizeAction(env, bins) makes it so" + OWN_ID
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        sizes = np.full(space.shape, 2) if isinstance(space, spaces.MultiBinary) else space.nvec
+        count = math.prod(int(n) for n in sizes.ravel())
+        whole = f"{sizes.ravel().tolist()}" if sizes.size <= 20 else "env.action_space.nvec"
+        return (
+            f"; gymnasium.wrappers.TransformAction(env, lambda a: numpy.array(numpy.unravel_index(a, {whole})), "
+            f"gymnasium.spaces.Discrete({count})) makes one action of each combination" + OWN_ID
+        )
+    if type(space).__module__.startswith("gym."):
+        return f"of Gymnasium; {SHIMMY}"
+    return "; write an action wrapper that numbers what can be done" + OWN_ID
 
 
 def _parts(space: spaces.Space[Any], path: tuple[str | int, ...]) -> Iterable[tuple[tuple[str | int, ...], Any]]:
@@ -208,24 +155,38 @@ def _field(path: tuple[str | int, ...], space: spaces.Space[Any], frame_stack: i
     name = ".".join(["observation", *(re.sub(r"[^A-Za-z0-9_.-]", "_", str(key)) for key in path)])
     if isinstance(space, spaces.Discrete):
         start = np.full((1,), space.start, np.int64) if space.start else None
-        return Field(Leaf(name, (1,), "int64", "discrete", nvec=(int(space.n),)), path, start, scalar=True)
+        if space.n > MOST_CATEGORIES:
+            raise EnvError(
+                f"{env_id}: {name} has {space.n} categories, and a network one input for each, at most "
+                f"{MOST_CATEGORIES}; show it as numbers, by an observation wrapper{OWN_ID}."
+            )
+        return Field(Leaf(name, (1,), "int64", "discrete", nvec=(int(space.n),)), path, start, True, space)
     if isinstance(space, spaces.MultiDiscrete):
         nvec = tuple(int(n) for n in space.nvec.ravel())
+        if sum(nvec) > MOST_CATEGORIES:
+            raise EnvError(
+                f"{env_id}: {name} has {sum(nvec)} categories, and a network one input for each, at most "
+                f"{MOST_CATEGORIES}; show it as numbers, by an observation wrapper{OWN_ID}."
+            )
         start = np.asarray(space.start, np.int64) if np.any(space.start) else None
-        return Field(Leaf(name, _sizes(space.nvec.shape), "int64", "discrete", nvec=nvec), path, start)
+        return Field(Leaf(name, _sizes(space.nvec.shape), "int64", "discrete", nvec=nvec), path, start, space=space)
     if isinstance(space, spaces.MultiBinary):
-        return Field(Leaf(name, _sizes(space.shape), "bool", "binary"), path)
+        return Field(Leaf(name, _sizes(space.shape), "bool", "binary"), path, space=space)
     if isinstance(space, spaces.Box) and space.dtype.kind in "fiub" and 0 not in space.shape:
         dtype = _box_dtype(space)
         shape = _sizes(space.shape) or (1,)
         axes = _image_axes(shape, dtype)
-        low, high = _finite_bounds(space) if dtype == "float32" and not axes else ((), ())
+        low, high = _finite_bounds(space) if dtype != "bool" else ((), ())
+        if axes:  # one pair for all of its pixels, or none
+            low, high = (bound[:1] if len(set(bound)) == 1 else () for bound in (low, high))
+            low, high = (low, high) if low and high else ((), ())
         leaf = Leaf(name, shape, dtype, "image" if axes else "vector", axes, stack=frame_stack, low=low, high=high)
-        return Field(leaf, path, scalar=not space.shape)
+        return Field(leaf, path, scalar=not space.shape, space=space)
+    remedy = f"drop or convert it with an observation wrapper{OWN_ID} (for MiniGrid, minigrid.wrappers.ImgObsWrapper)"
+    if type(space).__module__.startswith("gym."):
+        remedy = SHIMMY
     raise EnvError(
-        f"{env_id}: {name} has the space {_short(space)}, which is not supported (supported: {SUPPORTED}); drop or "
-        "convert it with an observation wrapper, registered under an id of your own in a module that "
-        "env.import_modules names (for MiniGrid, minigrid.wrappers.ImgObsWrapper)."
+        f"{env_id}: {name} has the space {short(space)}, which is not supported (supported: {SUPPORTED}); {remedy}."
     )
 
 
@@ -268,6 +229,7 @@ def _sizes(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(size) for size in shape)  # some environments declare NumPy integers
 
 
-def _short(space: object) -> str:
+def short(space: object) -> str:
+    """A space in at most 120 characters."""
     text = " ".join(str(space).split())
     return text if len(text) <= 120 else f"{text[:117]}..."

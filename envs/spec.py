@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 
 class EnvError(RuntimeError):
@@ -24,7 +22,8 @@ class Leaf:
         axes: of an image: ``hw``, ``hwc`` or ``chw``; empty otherwise.
         nvec: number of categories of each element of a ``discrete`` leaf, in C order; empty otherwise.
         stack: number of frames that the policy sees at once, along a new first axis when above 1.
-        low, high: bounds of each number of a ``vector`` leaf of floats, in C order; empty unless all are finite.
+        low, high: bounds of each number of a ``vector`` leaf, in C order, or the one pair of all pixels of an
+            ``image``; empty unless all are finite, for pixels also where they differ, and for bools.
     """
 
     name: str
@@ -54,6 +53,9 @@ class EnvSpec:
         action_start: what is added to an action before the environment sees it (``Discrete(n, start)``).
         has_mask: whether observations carry ``action_mask``, a bool array [num_envs, num_actions].
         max_episode_steps: the environment's time limit, if it is known.
+        mask_source: where masks come from, of those of `envs.masks`; empty where there are none, or the environment
+            is one of ours.
+        notes: what the user should know, a line each.
     """
 
     id: str
@@ -62,24 +64,10 @@ class EnvSpec:
     action_start: int = 0
     has_mask: bool = False
     max_episode_steps: int | None = None
+    mask_source: str = ""
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def stack(self) -> int:
         """Largest frame stack among the leaves."""
         return max(leaf.stack for leaf in self.leaves)
-
-
-def import_modules(env: Any) -> None:
-    """Imports what ``env.import_modules`` names, which registers the id. Doing it again costs nothing.
-
-    Raises:
-        EnvError: one cannot be imported.
-    """
-    for module in env.import_modules:
-        try:
-            importlib.import_module(module)
-        except Exception as error:  # whatever a package does as it is imported
-            raise EnvError(
-                f"{env.id}: env.import_modules names {module!r}, which cannot be imported "
-                f"({type(error).__name__}: {' '.join(str(error).split())}); install it or correct the name."
-            ) from error

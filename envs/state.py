@@ -25,6 +25,15 @@ def set_state(thing: Any, state: dict[str, Any]) -> None:
         setattr(thing, name, _put(getattr(thing, name, None), kept))
 
 
+def generator_state(env: Any) -> Any:
+    """Where a Gymnasium environment's ``np_random`` stands; None where that is no Generator of NumPy's, as in old gym.
+
+    Such an environment trains, but its episodes cannot be played again: a resumed run begins new ones.
+    """
+    generator = getattr(env, "np_random", None)
+    return generator.bit_generator.state if isinstance(generator, np.random.Generator) else None
+
+
 def _kept(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype != object:
         return torch.from_numpy(value.copy())

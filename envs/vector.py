@@ -8,12 +8,13 @@ Episodes end as in Gymnasium's ``AutoresetMode.NEXT_STEP``: the step that ends a
 observation; the following step ignores that sub-environment's action, resets it and returns its first observation with
 reward 0 and both flags False. With ``autoreset=False`` the caller calls `SyncVector.reset_where` instead.
 
-Action masks: a row without any legal action (a final observation's, mostly) becomes all True: nothing is said to be
-legal there, and a policy must not be left without a maximum. A mask in ``info`` may be missing where an episode ended.
+Action masks: `envs.masks` says where they come from, and what holds where nothing is legal. A mask may be missing where
+an episode ended. Observations: `envs.writing` refuses what cannot be stored as it is.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -21,10 +22,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs import life
-from envs.spaces import Field, allocate, fault_of, row_writer
+from envs import life, masks
+from envs.faults import ALONE, Unfit, fault_of_step, is_its_own, pair_of, words_of
+from envs.spaces import Field
 from envs.spec import EnvError, EnvSpec
-from envs.state import set_state, state_of
+from envs.state import generator_state, set_state, state_of
+from envs.writing import allocate, fault_of, outside, row_writer
+
+CLOSELY = 64  # first vector steps, in which all is looked at that an environment gives, and afterwards each such
 
 Observation = dict[str, NDArray[Any]]
 Step = tuple[Observation, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]
@@ -41,16 +46,19 @@ class SyncVector:
         num_envs: int,
         autoreset: bool = True,
         clip_rewards: bool = False,
+        mask_key: str = "action_mask",
     ) -> None:
         """Makes it.
 
         Args:
-            spec: what they show; ``spec.has_mask`` adds ``action_mask`` bool [N, num_actions] to the observation.
-            fields: the leaves, and ``action_mask`` too where the observation carries it (else ``info`` must).
+            spec: what they show; ``spec.has_mask`` adds ``action_mask`` bool [N, num_actions] to the observation, from
+                where ``spec.mask_source`` says.
+            fields: the leaves, and ``action_mask`` too where the observation carries it.
             build: makes one sub-environment (a ``gymnasium.Env``).
             num_envs: N.
             autoreset: whether ended episodes are started anew by the next step.
             clip_rewards: whether ``step`` returns the reward's sign; ``raw_reward`` float32 [N] is never clipped.
+            mask_key: what a mask in ``info`` is called.
 
         Raises:
             EnvError: a sub-environment could not be made; it names which one.
@@ -63,10 +71,11 @@ class SyncVector:
         self._observation = allocate(fields, num_envs)
         self._writers = [row_writer(field, self._observation[field.leaf.name]) for field in fields]
         self._mask: NDArray[np.bool_] | None = None
-        self._mask_in_info = spec.has_mask and "action_mask" not in self._observation
+        self._mask_key, self._mask_field = mask_key, [f for f in fields if f.leaf.name == "action_mask"]
         if spec.has_mask:
             shape = (num_envs, spec.num_actions)
             self._mask = self._observation.setdefault("action_mask", np.ones(shape, bool))
+            self._mask_before = np.ones(shape, bool)
         self.raw_reward = np.zeros(num_envs, np.float32)
         self._reward = np.zeros(num_envs, np.float32) if clip_rewards else self.raw_reward
         self._terminated = np.zeros(num_envs, bool)
@@ -77,6 +86,8 @@ class SyncVector:
         self._build_all(build)
         self._env_steps = [env.step for env in self.envs]
         self._bare = [env.unwrapped for env in self.envs]
+        self._mask_methods = [masks.method_of(env) for env in self.envs] if spec.mask_source == "method" else []
+        self._said: set[str] = set()  # warnings that were given
         self._begun: list[dict[str, Any]] = [{} for _ in range(num_envs)]  # how each episode's reset can be repeated
 
     def _build_all(self, build: Callable[[], Any]) -> None:
@@ -87,8 +98,12 @@ class SyncVector:
                     self.envs.append(build())
                 except EnvError:
                     raise
-                except Exception as error:
-                    raise self._failure(index, "its constructor", error) from error
+                except BaseException as error:
+                    if not is_its_own(error):
+                        raise
+                    words = words_of(error)
+                    alone = f"; {ALONE}" if index and ALONE not in words else ""
+                    raise self._failure(index, "its constructor", f"{words}{alone}") from error
                 built.callback(life.beat)  # after the next line's, for they are called in reverse
                 built.callback(self.envs[-1].close)
                 life.beat()
@@ -137,32 +152,40 @@ class SyncVector:
         rows, infos, over = self._rows, self._infos, self._over
         reward, terminated, truncated = self.raw_reward, self._terminated, self._truncated
         self._vector_step += 1
-        index, beat = 0, life.watcher()
+        index, result, beat = 0, None, life.watcher()
         try:
             for index, env_step in enumerate(self._env_steps):
                 if over[index]:
                     self._start_anew(index)
                 else:
-                    rows[index], reward[index], terminated[index], truncated[index], infos[index] = env_step(
-                        actions[index]
-                    )
+                    result = env_step(actions[index])
+                    rows[index], reward[index], terminated[index], truncated[index], infos[index] = result
                 beat()
         except EnvError:
             raise
-        except Exception as error:
-            raise self._failure(index, f"step with action {actions[index]}", error) from error
+        except BaseException as error:
+            if not is_its_own(error):
+                raise
+            ours = error.__traceback__ is not None and error.__traceback__.tb_next is None  # not within its step
+            words = (fault_of_step(result) if ours else None) or words_of(error)
+            raise self._failure(index, f"step with action {actions[index]}", words) from error
         self._over = (terminated | truncated).tolist()
         if not np.isfinite(reward).all():
             index = int(np.flatnonzero(~np.isfinite(reward))[0])
-            not_finite = ValueError(f"its reward is {reward[index]}, which is no finite number")
-            raise self._failure(index, "step", not_finite) from not_finite
+            words = f"its reward is {reward[index]}, which is no finite number of float32"
+            raise self._failure(index, "step", words) from Unfit(words)
+        closely = self._vector_step <= CLOSELY or self._vector_step % CLOSELY == 0
+        if closely and result is not None and (fault := fault_of_step(result)) is not None:
+            raise self._failure(index, "step", fault) from Unfit(fault)
         self._write_observation()
         if self._clip:
             np.sign(reward, out=self._reward)
         return self._observation, self._reward, terminated, truncated
 
-    def state(self) -> dict[str, Any]:
-        """Where it stands: how the running episodes began, and what they show."""
+    def state(self) -> dict[str, Any] | None:
+        """Where it stands: how the running episodes began, and what they show; None where a generator cannot tell."""
+        if any(begun.get("generator", begun) is None for begun in self._begun):
+            return None
         return {"begun": list(self._begun), "own": state_of(self)}
 
     def set_state(self, state: dict[str, Any], actions: list[NDArray[np.int64]]) -> Observation:
@@ -180,12 +203,7 @@ class SyncVector:
                 self._bare[index].np_random.bit_generator.state = begun["generator"]
             self._start(index, begun.get("seed"))
             self._begun[index] = begun
-            for action in list(own + self.spec.action_start):
-                try:
-                    self._rows[index], *_, self._infos[index] = self._env_steps[index](action)
-                except Exception as error:
-                    raise self._failure(index, f"step with action {action}, played again", error) from error
-                life.beat()
+            self._play_again(index, list(own + self.spec.action_start))
         self._write_observation()
         shown = {name: array.copy() for name, array in self._observation.items()}
         set_state(self, state["own"])
@@ -194,67 +212,125 @@ class SyncVector:
                 raise ValueError(f"{self.spec.id} showed another {name} when its episodes were played again")
         return self._observation
 
+    def _play_again(self, index: int, actions: list[Any]) -> None:
+        for number, action in enumerate(actions, 1):
+            if number == len(actions) and self._mask is not None:
+                self._write_observation()  # where it is cut off next, it is this mask that holds
+            try:
+                self._rows[index], _, terminated, truncated, self._infos[index] = self._env_steps[index](action)
+            except BaseException as error:
+                if not is_its_own(error):
+                    raise
+                raise self._failure(index, f"step with action {action}, played again", words_of(error)) from error
+            self._terminated[index], self._truncated[index] = terminated, truncated
+            self._over[index] = bool(terminated or truncated)
+            life.beat()
+
     def render(self) -> Any:
-        """The picture of sub-environment 0, in the render mode that it was made with."""
-        return self.envs[0].render()
+        """The picture of sub-environment 0, in the render mode that it was made with.
+
+        Raises:
+            EnvError: it failed.
+        """
+        try:
+            return self.envs[0].render()
+        except BaseException as error:
+            if not is_its_own(error):
+                raise
+            raise self._failure(0, "render", words_of(error)) from error
 
     def close(self) -> None:
-        """Closes every sub-environment."""
-        self._closing.close()
+        """Closes every sub-environment; one that cannot be closed is a warning, for nothing is lost by it."""
+        try:
+            self._closing.close()
+        except BaseException as error:
+            if not is_its_own(error):
+                raise
+            warnings.warn(f"{self.spec.id}: its close failed: {words_of(error)}", RuntimeWarning, stacklevel=2)
 
     def _start_anew(self, index: int) -> None:
         if not self._autoreset:
-            raise ValueError("its episode is over and reset_where was not called")
+            raise Unfit("its episode is over and reset_where was not called")
         self._start(index, None)
         self.raw_reward[index] = 0.0
 
     def _start(self, index: int, seed: int | None) -> None:
         try:
             if seed is None:
-                self._begun[index] = {"generator": self._bare[index].np_random.bit_generator.state}
+                self._begun[index] = {"generator": generator_state(self._bare[index])}
             else:
                 self._begun[index] = {"seed": seed}
-            self._rows[index], self._infos[index] = self.envs[index].reset(seed=seed)
-        except Exception as error:
-            raise self._failure(index, "reset", error) from error
+            self._rows[index], self._infos[index] = pair_of(self.envs[index].reset(seed=seed))
+        except BaseException as error:
+            if not is_its_own(error):
+                raise
+            raise self._failure(index, "reset", words_of(error)) from error
         life.beat()
         self._started[index] = self._vector_step
         self._over[index] = self._terminated[index] = self._truncated[index] = False
 
     def _write_observation(self) -> None:
+        if self._mask is not None:
+            np.copyto(self._mask_before, self._mask)
         try:
             for write in self._writers:
                 write(self._rows)
-        except (ValueError, TypeError, KeyError, IndexError) as error:
+        except Exception as error:
             faults = [(index, fault_of(self._fields, row)) for index, row in enumerate(self._rows)]
-            index, fault = next(((i, f) for i, f in faults if f is not None), (0, str(error)))
-            raise self._failure(index, "step", ValueError(fault)) from error
+            index, fault = next(((i, f) for i, f in faults if f is not None), (0, words_of(error)))
+            raise self._failure(index, "step", fault) from error
+        closely = self._vector_step <= CLOSELY or self._vector_step % CLOSELY == 0
         if self._mask is not None:
-            if self._mask_in_info:
-                self._read_masks(self._mask)
-            legal = self._mask.any(1)
-            if not legal.all():
-                self._mask[~legal] = True
+            if not self._mask_field:
+                self._read_masks(self._mask, closely)
+            masks.complete(self._mask, self._mask_before, self._truncated)
+        if closely:
+            self._look_closely()
 
-    def _read_masks(self, out: NDArray[np.bool_]) -> None:
+    def _read_masks(self, out: NDArray[np.bool_], closely: bool) -> None:
+        key, methods = self._mask_key, self._mask_methods
         for index, info in enumerate(self._infos):
-            mask = info.get("action_mask")
-            if mask is None and self._over[index]:
-                out[index] = True
-            elif np.shape(mask) != out.shape[1:]:
-                text = f"info['action_mask'] has shape {np.shape(mask)}, not {out.shape[1:]}"
-                text = "info['action_mask'] is missing" if mask is None else text
-                error = ValueError(text)
-                raise self._failure(index, "step", error) from error
-            else:
-                out[index] = mask
+            if self._over[index] and self._terminated[index]:
+                out[index] = True  # nothing is chosen there, nor bootstrapped from
+                continue
+            try:
+                mask = methods[index]() if methods else info.get(key) if info else None
+                if mask is not None or not self._over[index]:  # else it is the one before
+                    masks.take(mask, out[index], "action_masks()" if methods else f"info[{key!r}]", closely)
+            except BaseException as error:
+                if not is_its_own(error):
+                    raise
+                raise self._failure(index, "step", words_of(error)) from error
 
-    def _failure(self, index: int, doing: str, error: Exception) -> EnvError:
+    def _look_closely(self) -> None:
+        """Warn, once each, of what may be meant otherwise than it is taken."""
+        for field in self._fields:
+            if (told := outside(field, self._observation[field.leaf.name])) is not None:
+                self._warn(field.leaf.name, f"sub-environment {told[0]} (seed {self._seeds[told[0]]}): {told[1]}")
+        for index, row in enumerate(self._rows if self._mask_field else []):
+            if (fault := fault_of(self._mask_field, row)) is not None:
+                raise self._failure(index, "step", fault) from Unfit(fault)
+        if self._mask is not None:
+            return
+        for index, info in enumerate(self._infos):
+            if info and self._mask_key in info:
+                raise self._failure(
+                    index, "step", f"info[{self._mask_key!r}] came with a step and not with reset: give it with both"
+                )
+            for like in masks.look_alikes(info or {}, self.spec.num_actions):
+                self._warn(like, like)
+
+    def _warn(self, key: str, text: str) -> None:
+        if key not in self._said:
+            self._said.add(key)
+            warnings.warn(f"{self.spec.id}: {text}", RuntimeWarning, stacklevel=2)
+
+    def _failure(self, index: int, doing: str, words: str) -> EnvError:
         seed = self._seeds[index]
         when = "before its first reset"
         if self._started[index] >= 0:
             when = f"in step {self._vector_step - self._started[index]} of its episode, step {self._vector_step} of all"
         return EnvError(
             f"{self.spec.id}: sub-environment {index} ({'unseeded' if seed is None else f'seed {seed}'}) failed in "
-            f"{doing}, {when}: {type(error).__name__}: {error}"
+            f"{doing}, {when}: {words}"
         )

@@ -90,6 +90,9 @@ def _train_in(
                 needed, scratch, copies * streams[0].num_workers, shared_bytes=2**24 * copies * len(world)
             )
             loggers.event(f"run folder {run_dir}; {fits}")
+            for name, spec in world:
+                for note in spec.notes:
+                    loggers.event(note if len(world) == 1 else f"{note} ({name})")
             system = build(config, run_dir, world, device, scratch, loggers, stop)
             if config.resume is not None:
                 restore(system)

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from envs import life
 from envs.games import text_picture
 from envs.games.rows import Rows, choice, chosen, look, require, to_advance
-from envs.spec import EnvError, EnvSpec, Leaf, import_modules
+from envs.modules import import_modules
+from envs.spec import EnvError, EnvSpec, Leaf
 
 TENSORS = ("information_state", "observation")
 SIMULATIONS, UCT_C = 50, 2.0  # of `mcts_player`

@@ -11,16 +11,19 @@ actions, and so can be played again elsewhere.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envs import life
+from envs import life, masks
+from envs.faults import Unfit, is_its_own, words_of
 from envs.games.rows import Rows, chosen, look, require, to_advance
 from envs.pettingzoo import module_of
-from envs.spaces import action_count, allocate, fault_of, fields_of, mask_field, row_writer
+from envs.spaces import action_count, fields_of, mask_field
 from envs.spec import EnvError, EnvSpec, Leaf
+from envs.writing import allocate, fault_of, row_writer
 
 SEAT = "observation.seat"
 
@@ -32,12 +35,13 @@ class TurnBasedGames:
         truncated: bool [N, P], of games that are over: whether it was cut off for a seat, as by a limit of moves.
     """
 
-    def __init__(self, envs: list[Any], env_id: str) -> None:
+    def __init__(self, envs: list[Any], env_id: str, mask_key: str = "action_mask") -> None:
         """Takes them over, as they are after ``reset(0)``.
 
         Args:
             envs: environments of the same making.
             env_id: for messages.
+            mask_key: what masks are called, in observations or infos.
 
         Raises:
             EnvError: they cannot be played by one network.
@@ -54,11 +58,16 @@ class TurnBasedGames:
             require(same, f"{env_id}: {self.agents[0]} and {name} differ in spaces, and one network is to play both.")
         self.num_games, self.num_players = n, p
         self.num_actions, self._start = action_count(actions, env_id)
-        self._fields = fields_of(space, 1, env_id)
-        mask = mask_field(space, self.num_actions, env_id)
-        self._mask_of = "observation" if mask is not None else "info"
+        self._fields = fields_of(space, 1, env_id, mask_key)
+        mask = mask_field(space, self.num_actions, env_id, mask_key)
+        info = envs[0].infos.get(envs[0].agent_selection) or {}
+        self._mask_key, self._mask_of = mask_key, "observation" if mask is not None else "info"
+        source = masks.found(mask is not None, info, None, mask_key)
         leaves = (*(field.leaf for field in self._fields), Leaf(SEAT, (p,), "bool", "binary"))
-        self.spec = EnvSpec(env_id, leaves, self.num_actions, has_mask=True)
+        self.spec = EnvSpec(
+            env_id, leaves, self.num_actions, has_mask=True, mask_source=source,
+            notes=masks.notes(source, info, space, None, self.num_actions, mask_key),
+        )  # fmt: skip
         self.to_move = np.zeros(n, np.int64)
         self.action_mask = np.ones((n, self.num_actions), bool)
         self.rewards = np.zeros((n, p), np.float32)
@@ -122,20 +131,32 @@ class TurnBasedGames:
         try:
             for field in self._fields:
                 row_writer(field, seen[field.leaf.name])(shown)
-        except (ValueError, TypeError, KeyError, IndexError) as error:
+        except Exception as error:
             faults = [(i, fault_of(self._fields, one)) for i, one in zip(rows.tolist(), shown, strict=True)]
-            i, fault = next(((i, f) for i, f in faults if f is not None), (int(rows[0]), str(error)))
-            raise self._failure(i, ValueError(fault)) from error
+            i, fault = next(((i, f) for i, f in faults if f is not None), (int(rows[0]), words_of(error)))
+            raise self._failure(i, Unfit(fault)) from error
         return seen
 
     def render(self, index: int = 0) -> Any:
-        """The picture of one game, in the render mode that it was made with."""
-        return self.envs[index].render()
+        """The picture of one game, in the render mode that it was made with.
+
+        Raises:
+            EnvError: it failed.
+        """
+        try:
+            return self.envs[index].render()
+        except BaseException as error:
+            raise self._failure(index, error) from error
 
     def close(self) -> None:
-        """Close all."""
+        """Close all; one that cannot be closed is a warning, for nothing is lost by it."""
         for env in self.envs:
-            env.close()
+            try:
+                env.close()
+            except BaseException as error:
+                if not is_its_own(error):
+                    raise
+                warnings.warn(f"{self._id}: its close failed: {words_of(error)}", RuntimeWarning, stacklevel=2)
             life.beat()
 
     def state(self) -> dict[str, Any]:
@@ -171,7 +192,7 @@ class TurnBasedGames:
             self.envs[i].reset(seed=seed)
             life.beat()
             self._arrive(i)
-        except Exception as error:
+        except BaseException as error:
             raise self._failure(i, error) from error
 
     def _play(self, i: int, action: int) -> None:
@@ -184,10 +205,10 @@ class TurnBasedGames:
             for name, reward in env.rewards.items():
                 self.rewards[i, self._seats[name]] = reward
             if not np.isfinite(self.rewards[i]).all():
-                raise ValueError(f"its rewards are {env.rewards}, which are no finite numbers")
+                raise Unfit(f"its rewards are {env.rewards}, which are no finite numbers")
             self._returns[i] += self.rewards[i]
             self._arrive(i)
-        except Exception as error:
+        except BaseException as error:
             raise self._failure(i, error) from error
 
     def _arrive(self, i: int) -> None:
@@ -202,8 +223,10 @@ class TurnBasedGames:
         if len(ended) < len(env.agents):
             name = env.agent_selection
             self.to_move[i], self._shown[i] = self._seats[name], env.observe(name)
-            mask = self._shown[i] if self._mask_of == "observation" else env.infos[name]
-            self.action_mask[i] = mask.get("action_mask", True)
+            told = self._shown[i] if self._mask_of == "observation" else env.infos.get(name) or {}
+            self.action_mask[i] = True
+            if (mask := told.get(self._mask_key)) is not None:
+                masks.take(mask, self.action_mask[i], self._mask_key)
             if not self.action_mask[i].any():
                 self.action_mask[i] = True  # whatever it does has no effect
             return
@@ -224,13 +247,15 @@ class TurnBasedGames:
             return self._last[i][seat]
         try:
             return self.envs[i].observe(self.agents[seat])
-        except Exception as error:
+        except BaseException as error:
             raise self._failure(i, error) from error
 
-    def _failure(self, i: int, error: Exception) -> EnvError:
+    def _failure(self, i: int, error: BaseException) -> EnvError:
+        if not is_its_own(error):
+            raise error
         return EnvError(
             f"{self._id}: environment {i} (seed {self._seeds[i]}) failed after {self.length[i]} moves: "
-            f"{type(error).__name__}: {error}"
+            f"{words_of(error)}"
         )
 
 
@@ -245,7 +270,10 @@ def make_game(env: Any, num_games: int, render_mode: str | None = None) -> TurnB
     try:
         make = module.env if hasattr(module, "env") else module.raw_env
         made = [make(**options) for _ in range(num_games)]
-    except Exception as error:
-        text = " ".join(str(error).split())
-        raise EnvError(f"{env.id}: it could not be made with env.kwargs={env.kwargs}: {text}") from error
-    return TurnBasedGames(made, env.id)
+        return TurnBasedGames(made, env.id, env.mask_key)
+    except EnvError:
+        raise
+    except BaseException as error:
+        if not is_its_own(error):
+            raise
+        raise EnvError(f"{env.id}: it could not be made with env.kwargs={env.kwargs}: {words_of(error)}") from error

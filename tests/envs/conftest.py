@@ -63,6 +63,7 @@ def config() -> Callable[..., SimpleNamespace]:
             "vectorization": "auto",
             "max_episode_steps": None,
             "clip_rewards": False,
+            "mask_key": "action_mask",
         }
         assert set(changes) <= set(values)
         return SimpleNamespace(**{**values, **changes})

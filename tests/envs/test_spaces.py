@@ -54,8 +54,11 @@ def test_categories_are_listed_in_c_order():
 def test_frames_are_stacked_of_boxes_only():
     assert leaf_of(spaces.Box(0, 255, (84, 84), np.uint8), stack=4).seen_shape == (4, 84, 84)
     assert leaf_of(spaces.Box(-1, 1, (3,)), stack=4).seen_shape == (4, 3)
-    assert leaf_of(spaces.Discrete(3), stack=4).stack == 1
-    assert leaf_of(spaces.MultiBinary(3), stack=4).stack == 1
+    parts = {"box": spaces.Box(-1, 1, (3,)), "one": spaces.Discrete(3), "bits": spaces.MultiBinary(3)}
+    stacks = {field.leaf.name: field.leaf.stack for field in fields_of(spaces.Dict(parts), 4, "Test-v0")}
+    assert stacks == {"observation.box": 4, "observation.one": 1, "observation.bits": 1}
+    with pytest.raises(envs.EnvError, match="env.frame_stack=4 stacks Boxes alone"):
+        leaf_of(spaces.Discrete(3), stack=4)
 
 
 NESTED = spaces.Dict(

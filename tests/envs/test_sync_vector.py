@@ -140,14 +140,14 @@ def test_masks_of_observations_leave_the_leaves(sampled):
 
 def test_masks_of_info_may_be_missing_at_an_end_only(sampled):
     mask = np.array([1, 0], np.int8)
-    vector = envs.make(sampled(BOX, masks=[None, mask, mask, mask, mask]), 1)
-    # shown 1 (reset), 2, 3 with masks, then 4 (the end) with one; the fifth observation, after the reset, has none.
+    vector = envs.make(sampled(BOX, masks=[None, *[mask] * 5]), 1)
+    # shown 1 as it was made, 2 (reset), 3, 4 with masks, then 5 (the end) with one; 6, after the reset, has none.
     assert vector.reset(0)["action_mask"].tolist() == [[True, False]]
     for _ in range(3):
         vector.step(np.zeros(1, np.int64))
     with pytest.raises(envs.EnvError, match=r"info\['action_mask'\] is missing"):
         vector.step(np.zeros(1, np.int64))
-    vector = envs.make(sampled(BOX, masks=[None, mask, mask, mask]), 1)  # observation 4 is the final one
+    vector = envs.make(sampled(BOX, masks=[None, *[mask] * 4]), 1)  # observation 5 is the final one
     vector.reset(0)
     for _ in range(3):
         observation, _, terminated, _ = vector.step(np.zeros(1, np.int64))
@@ -177,7 +177,7 @@ def explode():
         (BOX, change(0, np.zeros(1, np.float32)), r"observation has shape \(1,\) where its space declares \(4,\)"),
         (BOX, change(1, float("nan")), "its reward is nan"),
         (BOX, change(1, None), "its reward is nan"),
-        (BOX, change(1, [1.0, 2.0]), "ValueError"),
+        (BOX, change(1, [1.0, 2.0]), "its reward is a list of 2, and must be one number"),
         (spaces.Discrete(3), change(0, 3), "observation is 3, which lies outside its space"),
         (spaces.Discrete(3, start=1), change(0, 0), "observation is 0, which lies outside its space"),
         (spaces.Dict({"a": BOX, "b": BOX}), change(0, {"a": np.zeros(4)}), "observation.b is missing"),

@@ -1,0 +1,140 @@
+"""What a user's environment does wrong, in words with a remedy.
+
+Everything that is called of an environment may raise anything: `is_its_own` says what is the environment's doing, and
+`words_of` what is said of it. `pair_of` and `fault_of_step` know what Gymnasium's ``reset`` and ``step`` must give.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import Any
+
+import numpy as np
+
+from envs.spec import EnvError
+
+LONGEST = 600  # characters of a foreign message
+SHIMMY = (
+    "an environment of old gym is played through shimmy: pip install 'shimmy[gym-v26]', env.id=GymV26Environment-v0 "
+    "(of gym before 0.26 [gym-v21] and GymV21Environment-v0), env.import_modules=[shimmy], env.kwargs={env_id: its id}"
+)
+ALONE = (
+    "if only one of them can run in a process, set collector.envs_per_worker=1, evaluator.num_envs=1 and "
+    "collector.num_workers to how many there shall be"
+)
+# What messages are about -> what to do.
+REMEDIES = {
+    r"unexpected keyword argument '(seed|options)'": f"its reset must take seed=None and options=None; {SHIMMY}",
+    r"unexpected keyword argument 'render_mode'": "its constructor takes no render_mode: it has no pictures",
+    r"\bdisplay\b|\bx11\b|xlib|glfw|no available video device|\begl\b|osmesa|opengl|libgl|pyglet": (
+        "where there is no display, put `xvfb-run -a` before the command (for MuJoCo's pictures set MUJOCO_GL=egl or "
+        "osmesa)"
+    ),
+    r"already (in use|running|exists|initiali[sz]ed|been)|only one|once per process|singleton|another instance": ALONE,
+}
+
+
+class Unfit(ValueError):
+    """What an environment gave is not what it must give; the text says it."""
+
+
+def is_its_own(error: BaseException) -> bool:
+    """Whether the environment did it itself: not so Ctrl-C, and what a signal's handler of the trainer raises in it."""
+    if isinstance(error, KeyboardInterrupt):
+        return signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    return isinstance(error, Exception) or not type(error).__module__.startswith("trainer.")
+
+
+def one_line(error: BaseException | str) -> str:
+    """A foreign message as one line of text that UTF-8 can hold."""
+    try:
+        text = " ".join(str(error).split()).encode("utf-8", "replace").decode()
+    except Exception as unreadable:  # whatever its __str__ does
+        text = f"its text cannot be had: {type(unreadable).__name__}"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def words_of(error: BaseException) -> str:
+    """What to say of a foreign exception: its kind, its text, and a remedy where one is known."""
+    if isinstance(error, Unfit):
+        return str(error)
+    text = f"{type(error).__name__}: {one_line(error)}".removesuffix(": ")
+    for pattern, remedy in REMEDIES.items():
+        if re.search(pattern, text, re.IGNORECASE):
+            return f"{text}; {remedy}"
+    return text
+
+
+def pair_of(result: Any) -> tuple[Any, dict[str, Any]]:
+    """Observation and info of what ``reset`` gave; an info of None is an empty one.
+
+    Raises:
+        Unfit: it is something else.
+    """
+    pair = isinstance(result, tuple | list) and len(result) == 2
+    if pair and (result[1] is None or isinstance(result[1], dict)):
+        return result[0], result[1] or {}
+    raise Unfit(
+        f"it gave {_kind(result)}, and must give (observation, info) with info a dict; where reset gives the "
+        f"observation alone, {SHIMMY}"
+    )
+
+
+def fault_of_step(result: Any) -> str | None:
+    """What is wrong with what ``step`` gave, in words; None where nothing is but perhaps the observation."""
+    if not isinstance(result, tuple | list) or len(result) != 5:
+        old = f"; {SHIMMY}" if isinstance(result, tuple | list) and len(result) == 4 else ""
+        return (
+            f"it gave {_kind(result)}, and must give the five values (observation, reward, terminated, truncated, info)"
+            f"{old}"
+        )
+    _, reward, terminated, truncated, info = result
+    if (fault := _fault_of_reward(reward)) is not None:
+        return fault
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        if not isinstance(flag, bool | np.bool_) and not (np.ndim(flag) == 0 and flag in (0, 1)):
+            return f"its {name} is {_kind(flag)}, and must be True or False"
+    if info is not None and not isinstance(info, dict):
+        return f"its info is {_kind(info)}, and must be a dict"
+    return None
+
+
+def _fault_of_reward(reward: Any) -> str | None:
+    try:
+        array = np.asarray(reward)
+    except ValueError:
+        return f"its reward is {_kind(reward)}, and must be one number"
+    if array.dtype.kind not in "biuf" and not isinstance(reward, int):
+        return f"its reward is {_kind(reward)}, and must be one number"
+    if array.ndim == 0:
+        with np.errstate(all="ignore"):
+            finite = isinstance(reward, int) or np.isfinite(np.float32(reward))
+        return None if finite else f"its reward is {reward}, which is no finite number of float32"
+    if array.size == 1:
+        return (
+            f"its reward is {_kind(reward)}, and must be one number: wrap it by gymnasium.wrappers.TransformReward("
+            "env, lambda reward: float(reward[0]))"
+        )
+    return (
+        f"its reward is {_kind(reward)}, and must be one number: weigh its parts by mo_gymnasium.wrappers.LinearReward "
+        "or gymnasium.wrappers.TransformReward(env, lambda reward: float(sum(reward))), or, where they are several "
+        "agents', make it a PettingZoo environment (env.backend=pettingzoo)"
+    )
+
+
+def refuse(env_id: str, doing: str, error: BaseException) -> EnvError:
+    """What is raised for ``error`` of an environment that is not yet part of a vector."""
+    return EnvError(f"{env_id}: {doing} failed: {words_of(error)}")
+
+
+def _kind(value: Any) -> str:
+    """A value in few words: its type, and its shape or itself."""
+    name = type(value).__name__
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape}"
+    if isinstance(value, tuple | list | dict | set):
+        return f"a {name} of {len(value)}"
+    if value is None or isinstance(value, bool | int | float | str | np.generic):
+        return f"{one_line(repr(value))[:80]} ({name})" if value is not None else "None"
+    return f"a {name}"
