@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.report import Row, figure, parser, show
+from trainer.rows import read
 
 if TYPE_CHECKING:  # torch is imported where it is needed: a run's seconds are measured from here
     from trainer.agents import AgentPlan
@@ -47,7 +48,7 @@ def run(*arguments: str) -> dict[str, Any]:
         command = [sys.executable, "-m", "trainer.run", *arguments, f"run_dir={run_dir}", "logger.terminal=none"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
-        rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+        rows, _ = read(run_dir)
         first = next((row for row in rows if all_learn(row)), None)
         summary["total_s"], summary["first"] = time.time() - start, first
         return summary

@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike
 
 from benchmarks.machine import describe
 from benchmarks.report import Row, figure, parser, show
+from trainer.rows import of_kind, read
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "learning"
@@ -114,12 +115,7 @@ def train(task: Task, algorithm: str, seed: int, jobs: int) -> dict[str, Any]:
             [*command, f"run_dir={run_dir}", "logger.terminal=none"], check=True, stdout=subprocess.DEVNULL, cwd=ROOT
         )
         summary = json.loads((run_dir / "summary.json").read_text())
-        rows = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
-        curve = [
-            [row["frames"], round(row["eval_return_mean"], 2)]
-            for row in rows
-            if row.get("eval_return_mean") is not None
-        ]
+        curve = [[row["frames"], round(row["eval_return_mean"], 2)] for row in of_kind(read(run_dir)[0], "evaluation")]
         commit = json.loads((run_dir / "versions.json").read_text()).get("git_commit", "")
     return {
         "task": task.name,

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Row, parser, show
+from trainer.reading import read_jsonl
+from trainer.rows import FILE, of_kind
 
 JOBS = {"cartpole": ("preset=cartpole", "evaluator.stop_at_return=null"), "lunarlander": ("preset=lunarlander",)}
 STOPS = 5
@@ -29,9 +31,8 @@ ROWS = 1_000_000
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
     """Rows of a run until now; whole lines only."""
-    path = folder / "metrics.jsonl"
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    path = folder / FILE
+    return read_jsonl(path)[0] if path.exists() else []
 
 
 def run(preset: str, words: tuple[str, ...], seed: int) -> list[Row]:
@@ -58,7 +59,7 @@ def run(preset: str, words: tuple[str, ...], seed: int) -> list[Row]:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         rows = rows_of(folder)
         summary = json.loads((folder / "summary.json").read_text())
-    judged = [(row["frames"], row["eval_return_mean"]) for row in rows if row.get("eval_return_mean") is not None]
+    judged = [(row["frames"], row["eval_return_mean"]) for row in of_kind(rows, "evaluation")]
     around, usual = [], []
     for (frames, before), (later, after) in pairwise(judged):
         stopped = any(frames <= rows[end - 1]["frames"] < later for end in ends)
@@ -66,7 +67,7 @@ def run(preset: str, words: tuple[str, ...], seed: int) -> list[Row]:
     fall = statistics.mean(max(0.0, before - after) for before, after in around)
     without = statistics.mean(max(0.0, before - after) for before, after in usual)
     told = ", ".join(f"{before:.0f} -> {after:.0f}" for before, after in around)
-    speeds = [row.get("updates_per_s") or 0.0 for row in rows]
+    speeds = [row.get("updates_per_s") or 0.0 for row in rows]  # one that begins, or is an evaluation's, has none
     most = max(speeds[ends[0] :]) / max(speeds[: ends[0]])
     return [
         Row(

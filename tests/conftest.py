@@ -5,6 +5,7 @@ Several processes with two torch threads each slow one another down 10 times.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
@@ -56,6 +57,48 @@ def make_config() -> Callable[..., Config]:
 def small_config(make_config: Callable[..., Config], tmp_path: Path) -> Callable[..., Config]:
     """The same for a run in the test's own folder."""
     return lambda name="run", **changes: make_config(tmp_path / name, **changes)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def declared_rows() -> Iterator[None]:
+    """No run of any test writes a figure that `trainer.rows` does not declare, or one of another type."""
+    from trainer import rows
+    from trainer.loggers import Loggers
+    from trainer.loggers.sink import plain_value
+
+    write = Loggers.write
+
+    def checked(self: Loggers, row: rows.Row) -> None:
+        assert rows.faults({key: plain_value(value) for key, value in row.items()}) == []
+        write(self, row)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Loggers, "write", checked)
+        yield
+
+
+@pytest.fixture(scope="session")
+def real_run(make_config: Callable[..., Config], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run with evaluations, whose rows the tests of what reads rows share; nobody changes it.
+
+    CartPole for 3,000 frames in rounds: training begins at 200, an evaluation comes after each fifth hundred.
+    """
+    from trainer.train import train
+
+    config = make_config(
+        tmp_path_factory.mktemp("real") / "run", seed=7, budget_frames=3_000,
+        env={"id": "CartPole-v1", "backend": "gymnasium"}, collector={"num_workers": 1}, schedule={"name": "sync"},
+        learner={"learning_rate": 3e-3},
+        evaluator={"every_frames": 500, "episodes": 3, "final_episodes": 5, "num_envs": 3},
+    )  # fmt: skip
+    train(config, ["test"])
+    return Path(str(config.run_dir))
+
+
+@pytest.fixture(scope="session")
+def real_rows(real_run: Path) -> list[dict[str, Any]]:
+    """Its rows, as they stand in RUN/metrics.jsonl."""
+    return [json.loads(line) for line in (real_run / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ LAYERS = [
     {"algorithms", "acting", "replay", "recording", "checkpoint", "telemetry", "trace"},
     {"networks", "metrics", "loggers", "boards", "limiter", "plot", "resources", "run_folder", "compose", "timeline"}
     | {"signals", "errors", "determinism", "seeds", "scripting", "league_picture", "human"},
-    {"validation", "arguments"},
+    {"validation", "arguments", "rows", "pictures"},
     {"plausibility"},
     {"consistency", "overrides"},
     {"config"},

@@ -11,7 +11,7 @@ from trainer.metrics import Every, EverySeconds, Rate, ReturnWindow, bottleneck
 
 def test_rate_is_the_slope_over_the_window():
     rate = Rate(window_s=10.0)
-    assert rate.observe(0, now=100.0) == 0.0
+    assert math.isnan(rate.observe(0, now=100.0))  # nothing is known of a rate yet
     assert rate.observe(50, now=105.0) == pytest.approx(10.0)
     assert rate.observe(300, now=110.0) == pytest.approx(30.0)
     # At 120 s the window starts at 110 s: what came before no longer counts.
@@ -33,10 +33,10 @@ def test_rate_starts_afresh_when_the_total_falls():
     assert rate.observe(30, now=2.0) == pytest.approx(30.0)
 
 
-def test_rate_of_two_observations_at_one_time_is_zero():
+def test_rate_of_two_observations_at_one_time_is_not_known():
     rate = Rate()
     rate.observe(1, now=5.0)
-    assert rate.observe(9, now=5.0) == 0.0
+    assert math.isnan(rate.observe(9, now=5.0))
 
 
 def test_return_window_keeps_the_last_episodes():
@@ -48,14 +48,14 @@ def test_return_window_keeps_the_last_episodes():
         "return_mean": 2.0,
         "return_min": -1.0,
         "return_max": 5.0,
-        "length_mean": pytest.approx((2 + 3 + 6) / 3),
+        "length_mean_frames": pytest.approx((2 + 3 + 6) / 3),
     }
 
 
 def test_return_window_before_the_first_episode_is_nan():
     row = ReturnWindow().row()
     assert row["episodes"] == 0
-    assert all(math.isnan(row[key]) for key in ("return_mean", "return_min", "return_max", "length_mean"))
+    assert all(math.isnan(row[key]) for key in ("return_mean", "return_min", "return_max", "length_mean_frames"))
 
 
 def test_return_window_state_round_trip():

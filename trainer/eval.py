@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "eval_return_std": float(np.std(returns)),
         "eval_return_min": min(returns),
         "eval_return_max": max(returns),
-        "eval_length_mean": float(np.mean(lengths)),
+        "eval_length_mean_frames": float(np.mean(lengths)),
     }
     if len(played) > 1:
         means = (float(np.mean(own.returns)) for own in played)

@@ -42,7 +42,7 @@ class LearnerProcess:
     ) -> None:
         self.plan, self._start, self._loggers, self._hang_s = plan, start, loggers, hang_s
         self._what, self._source = what, source
-        self.figures: dict[str, float] = {}
+        self.figures = {"learning_rate": plan.config.learner.learning_rate}  # until it reports its own
         self.restarts = self.saves = 0
         self._failures: deque[float] = deque()
         self._process: BaseProcess | None = None

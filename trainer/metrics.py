@@ -36,11 +36,11 @@ class Rate:
 
     @property
     def value(self) -> float:
-        """Rate in 1/s between the window's ends; 0 before the second observation."""
+        """Rate in 1/s between the window's ends; NaN before the second observation, which makes it known."""
         if len(self._seen) < 2:
-            return 0.0
+            return math.nan
         (start, first), (end, last) = self._seen[0], self._seen[-1]
-        return (last - first) / (end - start) if end > start else 0.0
+        return (last - first) / (end - start) if end > start else math.nan
 
 
 class ReturnWindow:
@@ -58,16 +58,16 @@ class ReturnWindow:
         self._lengths.append(int(length))
 
     def row(self) -> dict[str, float | int]:
-        """Keys `episodes`, `return_mean`, `return_min`, `return_max`, `length_mean`; NaN before the first episode."""
+        """`episodes`, `return_mean`, `return_min`, `return_max`, `length_mean_frames`; NaN before the first episode."""
         if not self._returns:
-            empty = math.nan
-            return {"episodes": 0, "return_mean": empty, "return_min": empty, "return_max": empty, "length_mean": empty}
+            unknown = ("return_mean", "return_min", "return_max", "length_mean_frames")
+            return {"episodes": self.episodes, **dict.fromkeys(unknown, math.nan)}
         return {
             "episodes": self.episodes,
             "return_mean": statistics.fmean(self._returns),
             "return_min": min(self._returns),
             "return_max": max(self._returns),
-            "length_mean": statistics.fmean(self._lengths),
+            "length_mean_frames": statistics.fmean(self._lengths),
         }
 
     def state_dict(self) -> dict[str, Any]:

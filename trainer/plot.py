@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
@@ -15,131 +15,171 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from trainer.reading import read_jsonl
+from trainer import pictures
+from trainer.reading import ReadError, read_text
+from trainer.rows import FILE, Row, figure, of_kind, read
 
+LARGEST = 1e100
 MAX_POINTS = 2_000  # more cannot be told apart in the picture
+TRAINED, EVALUATED, FINAL = "tab:blue", "tab:orange", {"last": "tab:brown", "best": "tab:red"}
+HOW_SEVERAL = "evaluations, training thin behind; star: best policy at the end"
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink", "tab:cyan")
 
 
-def read_rows(run_dir: Path) -> list[dict[str, Any]]:
-    """The rows of RUN/metrics.jsonl, oldest first; none when there is no file.
-
-    An unfinished last line is left out. Rows that a resumed run went through again are taken from its later attempt.
-    """
-    path = run_dir / "metrics.jsonl"
-    if not path.exists():
-        return []
-    rows, _ = read_jsonl(path)
-    kept: list[dict[str, Any]] = []
-    earliest = float("inf")
-    for row in reversed(rows):
-        if row.get("frames", 0) <= earliest:
-            kept.append(row)
-            earliest = row.get("frames", earliest)
-    return kept[::-1]
-
-
-def series(rows: Sequence[dict[str, Any]], x: str, *ys: str) -> list[np.ndarray]:
+def series(rows: Sequence[Row], x: str, *ys: str) -> list[np.ndarray]:
     """Columns `x`, `*ys` as float64 [n] over the rows that have x and the first y; a missing further y is NaN.
 
-    Rows that repeat the x of the row before are left out (an evaluation told twice); n is at most MAX_POINTS.
+    n is at most MAX_POINTS, the last one among them. What is too large to be drawn is missing too.
     """
-    points: list[list[float]] = []
-    for row in rows:
-        if row.get(x) is None or row.get(ys[0]) is None or (points and points[-1][0] == row[x]):
-            continue
-        points.append([row[key] if row.get(key) is not None else np.nan for key in (x, *ys)])
+    points = [[drawable(figure(row, key)) for key in (x, *ys)] for row in rows]
+    points = [point for point in points if not math.isnan(point[0] + point[1])]
     stride = -(-len(points) // MAX_POINTS) or 1
-    table = np.array(points[::-1][::stride][::-1], dtype=np.float64).reshape(-1, 1 + len(ys))  # keeps the last point
+    table = np.array(points[::-1][::stride][::-1], dtype=np.float64).reshape(-1, 1 + len(ys))
     return list(table.T)
 
 
+def drawable(value: float) -> float:
+    """The value, or NaN where matplotlib's own sums would overflow."""
+    return value if abs(value) < LARGEST else math.nan
+
+
 def run_title(run_dir: Path) -> str:
-    """Environment, algorithm and seed from RUN/config.yaml; the folder's name when there is none."""
-    path = run_dir / "config.yaml"
-    if not path.exists():
+    """Environment, algorithm and seed from RUN/config.yaml; the folder's name when they cannot be read."""
+    try:
+        config = yaml.safe_load(read_text(run_dir / "config.yaml"))
+        return f"{config['env']['id']} · {config['algorithm']['name']} · seed {config['seed']}"
+    except (ReadError, yaml.YAMLError, KeyError, TypeError):
         return run_dir.resolve().name
-    config = yaml.safe_load(path.read_text()) or {}
-    algorithm = config.get("algorithm", {})
-    name = algorithm.get("name", "?") if isinstance(algorithm, dict) else algorithm
-    return f"{config.get('env', {}).get('id', '?')} · {name} · seed {config.get('seed', '?')}"
 
 
-def draw(run_dirs: Sequence[Path]) -> Figure:
-    """Returns over frames above, speed over wall time below; one colour a run when there are several."""
-    figure = Figure(figsize=(9, 6.5), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
-    returns, frames_speed = figure.subplots(2, 1, height_ratios=[3, 1])
+def draw(runs: Mapping[Path, Sequence[Row]]) -> Figure:
+    """Returns over frames above, speed over wall time below, of each run folder's rows; a colour a run if several."""
+    picture = Figure(figsize=(9, 6.5), dpi=110, layout="constrained")
+    FigureCanvasAgg(picture)
+    returns, frames_speed = picture.subplots(2, 1, height_ratios=[3, 1])
     updates_speed = frames_speed.twinx()
-    several = len(run_dirs) > 1
-    for index, run_dir in enumerate(run_dirs):
-        rows = read_rows(run_dir)
-        training, evaluated = COLOURS[index % len(COLOURS)], "tab:orange"
+    several = len(runs) > 1
+    for index, (run_dir, rows) in enumerate(runs.items()):
+        colour = COLOURS[index % len(COLOURS)]
         name = f"{run_title(run_dir)}  ({run_dir.resolve().name})" if several else ""
-        _draw_returns(returns, rows, training, training if several else evaluated, name)
-        _draw_speed(frames_speed, rows, "frames_per_s", training, "-")
-        _draw_speed(updates_speed, rows, "updates_per_s", training if several else evaluated, ":" if several else "-")
-    returns.set_title("Learning curves" if several else run_title(run_dirs[0]), loc="left", fontweight="bold", pad=10)
+        _draw_returns(returns, rows, colour if several else EVALUATED, colour if several else TRAINED, name)
+        training = of_kind(rows, "training")
+        _draw_speed(frames_speed, training, "frames_per_s", colour, "-")
+        _draw_speed(updates_speed, training, "updates_per_s", colour if several else EVALUATED, ":" if several else "-")
+    returns.set_title(
+        "Learning curves" if several else run_title(next(iter(runs))), loc="left", fontweight="bold", pad=10
+    )
     returns.set(xlabel="frames", ylabel="return")
     returns.xaxis.set_major_formatter(EngFormatter(sep=""))
     returns.set_xlim(left=0)
     returns.grid(alpha=0.3)
     if returns.get_legend_handles_labels()[0]:
-        returns.legend(loc="best", fontsize="small", framealpha=0.8)
+        returns.legend(loc="best", fontsize="small", framealpha=0.8, title=HOW_SEVERAL if several else None)
     else:
         returns.text(0.5, 0.5, "no episode has ended yet", transform=returns.transAxes, ha="center", color="grey")
-    for axis, label, colour in ((frames_speed, "frames/s", COLOURS[0]), (updates_speed, "updates/s", COLOURS[1])):
+    for axis, label, colour in ((frames_speed, "frames/s", TRAINED), (updates_speed, "updates/s", EVALUATED)):
         axis.set_ylabel(f"{label} ({'solid' if axis is frames_speed else 'dotted'})" if several else label)
         if not several:
             axis.yaxis.label.set_color(colour)
         axis.yaxis.set_major_formatter(EngFormatter(sep=""))
         axis.set_ylim(0, 1.15 * axis.get_ylim()[1])
-    frames_speed.set_xlabel("wall time in s")
+    frames_speed.set_xlabel("time in training in s")
     frames_speed.grid(alpha=0.3)
-    return figure
+    return picture
 
 
-def _draw_returns(axes: Axes, rows: list[dict[str, Any]], training: str, evaluated: str, name: str) -> None:
-    x, mean, low, high = series(rows, "frames", "return_mean", "return_min", "return_max")
+def _draw_returns(axes: Axes, rows: Sequence[Row], evaluated: str, trained: str, name: str) -> None:
+    """Evaluations are the main line; returns of training, of an agent that explores, lie thin behind them."""
+    label = (lambda text: None) if name else (lambda text: text)
+    x, mean, low, high = series(of_kind(rows, "training"), "frames", "return_mean", "return_min", "return_max")
     if len(x):
-        label = name or "training, mean of the last 100 episodes"
-        axes.plot(x, mean, color=training, linewidth=1.5, label=label, marker="." if len(x) == 1 else None)
-        label = "" if name else "their range, lowest to highest"
-        axes.fill_between(x, low, high, color=training, alpha=0.12, linewidth=0, label=label or None)
-    x, mean, std = series(rows, "eval_frames", "eval_return_mean", "eval_return_std")
+        axes.plot(
+            x, mean, color=trained, linewidth=0.9, alpha=0.7, marker="." if len(x) == 1 else None, zorder=2,
+            label=label("training, mean of the last 100 episodes"),
+        )  # fmt: skip
+        if not name:
+            axes.fill_between(x, low, high, color=trained, alpha=0.1, linewidth=0, label="their range")
+    x, mean, std = series(of_kind(rows, "evaluation"), "frames", "eval_return_mean", "eval_return_std")
     if len(x):
-        label = "" if name else "greedy evaluation, mean ± std"
         axes.errorbar(
-            x, mean, np.nan_to_num(std), color=evaluated, fmt="o--" if name else "o-", markersize=4, linewidth=1.2,
-            elinewidth=0.8, capsize=2, label=label or None,
+            x, mean, spread(std), color=evaluated, fmt="o-", markersize=4, linewidth=1.8, elinewidth=0.8,
+            capsize=2, zorder=3, label=name or "greedy evaluation, mean ± std",
+        )  # fmt: skip
+    elif name:
+        axes.plot([], [], color=trained, label=name)
+    final = {policy: series(of_kind(rows, "final"), "frames", *_final_keys(policy)) for policy in FINAL}
+    for policy, (x, mean, std, episodes) in final.items():
+        if not len(x) or (policy == "last" and x[-1:] == final["best"][0][-1:]):
+            continue
+        axes.errorbar(  # of a run that has ended several times the newest
+            x[-1:], mean[-1:], spread(std[-1:]), color=evaluated if name else FINAL[policy],
+            fmt="*" if policy == "best" else "s", markersize=13 if policy == "best" else 6, markeredgecolor="white",
+            capsize=3, zorder=4,
+            label=label(f"{policy} policy at the end: {mean[-1]:.5g} ± {std[-1]:.3g}, {episodes[-1]:.0f} episodes"),
         )  # fmt: skip
 
 
-def _draw_speed(axes: Axes, rows: list[dict[str, Any]], key: str, colour: str, style: str) -> None:
+def spread(std: np.ndarray) -> np.ndarray:
+    """Half-lengths of error bars; none where it is not known."""
+    return np.maximum(np.nan_to_num(std), 0)
+
+
+def _final_keys(policy: str) -> list[str]:
+    return [f"final_{policy}_{what}" for what in ("return_mean", "return_std", "episodes")]
+
+
+def _draw_speed(axes: Axes, rows: Sequence[Row], key: str, colour: str, style: str) -> None:
     x, rate = series(rows, "wall_s", key)
     if len(x):
         axes.plot(x, rate, color=colour, linestyle=style, linewidth=1.2, marker="." if len(x) == 1 else None)
 
 
-def curve(run_dir: Path | str) -> Path:
-    """Draw RUN/metrics.jsonl into RUN/curve.png; works with few rows or none. Returns the picture's path."""
+def curve(run_dir: Path | str) -> str:
+    """Draw the rows of RUN/metrics.jsonl, few or none, into RUN/curve.png; a sentence about damaged rows, or "".
+
+    Raises:
+        OSError: the picture cannot be written.
+        ReadError: the rows cannot be read.
+    """
     run_dir = Path(run_dir)
-    picture = run_dir / "curve.png"
-    draw([run_dir]).savefig(picture)
-    return picture
+    rows, problem = read(run_dir)
+    draw({run_dir: rows}).savefig(run_dir / "curve.png")
+    return problem
+
+
+def read_runs(folders: Sequence[Path]) -> dict[Path, list[Row]]:
+    """The rows of each run; damaged ones are told on stderr.
+
+    Raises:
+        ReadError: a folder holds no run, or one without rows.
+    """
+    runs = {}
+    for run_dir in folders:
+        if not run_dir.is_dir():
+            raise ReadError(f"{run_dir} is no folder: give that of a run")
+        if not (run_dir / FILE).exists():
+            begun = (run_dir / "config.yaml").exists()
+            why = "ended before its training began" if begun else "is no run"
+            raise ReadError(f"{run_dir} {why}: it has no {FILE}")
+        runs[run_dir], problem = read(run_dir)
+        if not runs[run_dir]:
+            raise ReadError(problem or f"{run_dir / FILE} has no rows yet: there is nothing to draw")
+        if problem:
+            print(f"warning: {problem}", file=sys.stderr)
+    return runs
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
+    """The command line; returns the exit status; ends with 2 and a sentence where there is nothing to draw."""
     parser = argparse.ArgumentParser(prog="python -m trainer.plot", description="Draw the learning curve of runs.")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
     parser.add_argument("--out", type=Path, help="picture to write (default: RUN/curve.png; several runs: curves.png)")
     arguments = parser.parse_args(argv)
-    for run_dir in arguments.runs:
-        if not (run_dir / "metrics.jsonl").exists():
-            parser.error(f"{run_dir} is no run: it has no metrics.jsonl")
     out = arguments.out or (Path("curves.png") if len(arguments.runs) > 1 else arguments.runs[0] / "curve.png")
-    draw(arguments.runs).savefig(out)
+    try:
+        pictures.save(draw(read_runs(arguments.runs)), out)
+    except (ReadError, OSError) as error:
+        parser.exit(2, f"error: {error}\n")
     print(out)
     return 0
 

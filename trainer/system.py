@@ -43,11 +43,12 @@ from trainer.processes import local_agent as local_agents
 from trainer.processes.learner import Agent, StackedAgents
 from trainer.reading import ReadError
 from trainer.replay import worker_rows
+from trainer.rows import Row, joined
 from trainer.run_folder import remove_partial
 from trainer.shared import SharedAgent
 from trainer.shared_device import DeviceAgent
 from trainer.signals import STOPPING, StopSignals
-from trainer.telemetry import Telemetry, joined
+from trainer.telemetry import Telemetry
 from trainer.trace import NoTrace, Trace, merge
 
 SUPERVISE_EVERY_S = 0.1
@@ -160,7 +161,7 @@ class System:
         here = {agent.name: agent.flat() for agent in self.agents}
         return torch.cat([here[plan.name] if plan.name in here else published(plan) for plan in self.plans])
 
-    def row(self, failed: bool = False) -> dict[str, Any]:
+    def row(self, failed: bool = False) -> Row:
         """What is known of the run now, for the loggers; waits for the device.
 
         With several agents each one's figures stand under ``<agent>/``, and their means under the plain keys.
@@ -172,7 +173,7 @@ class System:
             NotFinite: the loss of an agent that is alone was NaN or infinite. One of several acts on by its last good
                 weights instead, learns no more, and is named.
         """
-        figures = {agent.name: self._figures(agent) for agent in self.agents if not failed and not agent.frozen}
+        figures = {agent.name: self._figures(agent, failed) for agent in self.agents}
         figures |= {learner.plan.name: learner.figures for learner in self.learners}
         if self.shared is not None:
             figures = {plan.name: figures[plan.name] | self.shared.agent.figures(plan.number) for plan in self.plans}
@@ -182,10 +183,11 @@ class System:
         ]
         row = rows[0] if len(rows) == 1 else joined([plan.name for plan in self.plans], rows)
         if self.shared is not None:
+            frames_per_s = sum(float(own["frames_per_s"]) for own in rows)
             row |= {
                 "frames": self.total_frames(),
-                "frames_per_s": sum(own["frames_per_s"] for own in rows),
-                "eta_s": self._eta_s(sum(own["frames_per_s"] for own in rows)),
+                "frames_per_s": frames_per_s,
+                "eta_s": self._eta_s(frames_per_s),
                 **self.shared.agent.totals(),
             }
         if self.pool is not None:
@@ -193,14 +195,17 @@ class System:
         return row | {
             "worker_restarts": 0 if self.collectors is None else self.collectors.restarts,
             "checkpoint_s": self.checkpoint_s,
-            "checkpoint_replay_mb": self.checkpoint_bytes / 2**20,
+            "checkpoint_replay_mib": self.checkpoint_bytes / 2**20,
         }
 
     def _eta_s(self, frames_per_s: float) -> float:
         left = max(0, self.config.budget_frames - self.total_frames())
         return left / frames_per_s if frames_per_s > 0 else math.nan
 
-    def _figures(self, agent: Agent) -> dict[str, float]:
+    def _figures(self, agent: Agent, failed: bool) -> dict[str, float]:
+        rate = {"learning_rate": agent.learner.learning_rate}
+        if failed or agent.frozen:
+            return rate
         try:
             return agent.figures()
         except NotFinite as error:
@@ -209,7 +214,7 @@ class System:
             agent.frozen = True
             agent.open_limit()
             self.loggers.event(f"{agent.name} learns no more: {error}", role="learner", agent=agent.name)
-            return {}
+            return rate
 
     def check(self) -> None:
         """Start anew whatever died; cheap enough for every wait.

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from trainer.boards import VERSIONS_KEPT, AgentBoard, ControlBoard
 from trainer.config import Config
 from trainer.metrics import Rate, ReturnWindow, bottleneck
-
-# Figures that each of several agents has of its own in a row.
-OWN = {
-    "frames", "updates", "updates_per_s", "episodes", "return_mean", "length_mean", "epsilon_mean", "loss", "td_error",
-    "samples_per_insert", "policy_lag_updates", "grad_norm", "q_mean", "q_max", "target_q_mean", "churn",
-    "dormant_share", "staleness_updates", "overlapped_updates",
-}  # fmt: skip
+from trainer.rows import Row
 
 
 class Telemetry:
@@ -37,15 +29,15 @@ class Telemetry:
         self.episodes = ReturnWindow()
         self._seen = np.zeros(len(board.frames), np.int64)
         self._frames, self._updates = Rate(), Rate()
-        self._last = (self.start, 0.0, 0.0)
+        self._last = (self.start, math.nan, math.nan)  # time, and what collectors and learner had waited by then
 
     def policy_lag(self, updates: int) -> float:
         """Mean number of updates by which the collectors' weights are behind the learner's."""
         held = self.board.version_updates[self.board.version % VERSIONS_KEPT]
         return updates - float(np.mean(np.where(self.board.version > 0, held, 0)))
 
-    def row(self, updates: int, figures: dict[str, float]) -> dict[str, Any]:
-        """One row: see the README for the keys. Rates are over the last seconds, returns over the last 100 episodes."""
+    def row(self, updates: int, figures: dict[str, float]) -> Row:
+        """One row, of the keys of `trainer.rows`: rates over the last seconds, returns of the last 100 episodes."""
         board, config, now = self.board, self.config, time.monotonic()
         frames = board.total_frames()
         for episode_return, length, _ in board.read_episodes(self._seen):
@@ -59,8 +51,8 @@ class Telemetry:
         ratio = schedule.frames_per_update if schedule.episodes_per_update is None else None
         trained_on = frames - config.learner.warmup_frames
         samples_per_insert = updates * config.learner.batch_size / trained_on if trained_on > 0 else math.nan
-        collectors_waiting = min(1.0, (collectors_now - collectors_then) / span)
-        learner_waiting = min(1.0, (learner_now - learner_then) / span)
+        collectors_waiting = min((collectors_now - collectors_then) / span, 1.0)  # NaN, in the first row, stays NaN
+        learner_waiting = min((learner_now - learner_then) / span, 1.0)
         side, reason = bottleneck(
             collectors_waiting, learner_waiting, samples_per_insert, ratio and config.learner.batch_size / ratio
         )
@@ -71,7 +63,7 @@ class Telemetry:
             "frames_per_s": frames_per_s,
             "updates_per_s": self._updates.observe(updates, now),
             **self.episodes.row(),
-            "epsilon_mean": float(board.epsilon.mean()),
+            "epsilon_mean": float(board.epsilon.mean()) if frames else math.nan,  # nobody has acted yet
             "replay_fill": min(1.0, float(board.cursor.sum()) / self.capacity_rows),
             "samples_per_insert": samples_per_insert,
             "policy_lag_updates": self.policy_lag(updates),
@@ -82,16 +74,3 @@ class Telemetry:
             "eta_s": (config.budget_frames - frames) / frames_per_s if frames_per_s > 0 else math.nan,
             **figures,
         }
-
-
-def joined(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One row of several agents': means of numbers under plain keys (frames: the largest), each one's own below."""
-    row: dict[str, Any] = {}
-    for key, value in rows[0].items():
-        values = [own[key] for own in rows if key in own]
-        if key == "frames":
-            row[key] = max(values)
-        else:
-            row[key] = float(np.mean(values)) if isinstance(value, int | float) and None not in values else value
-    row["updates"] = int(sum(own["updates"] for own in rows))
-    return row | {f"{name}/{key}": own[key] for name, own in zip(names, rows, strict=True) for key in own if key in OWN}

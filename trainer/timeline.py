@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from trainer import pictures
 from trainer.config import first_line
 from trainer.reading import RESTORE, ReadError, read_json
 
@@ -116,7 +118,7 @@ def _corners(span: Span, start: float, end: float) -> list[tuple[float, float]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
+    """The command line; returns the exit status; ends with 2 and a sentence where there is nothing to draw."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.timeline", description="Draw what every process of a run did when."
     )
@@ -125,15 +127,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--start", type=float, help="of them (default: in the middle of what every process recorded)")
     parser.add_argument("--out", type=Path, help="picture to write (default: RUN/trace.png)")
     arguments = parser.parse_args(argv)
-    if not (arguments.run / FILE).exists():
-        parser.error(f"{arguments.run} has no {FILE}: train with telemetry.trace=true")
-    try:
-        spans = read_spans(arguments.run)
-    except ReadError as error:
-        parser.error(str(error))
-    start = middle(spans, arguments.seconds) if arguments.start is None else arguments.start
     out = arguments.out or arguments.run / "trace.png"
-    draw(spans, start, arguments.seconds).savefig(out)
+    try:
+        if not (arguments.run / FILE).exists():
+            raise ReadError(f"{arguments.run} has no {FILE}: train with telemetry.trace=true")
+        if not 0 < arguments.seconds < math.inf or not math.isfinite(arguments.start or 0.0):
+            raise ReadError(f"--seconds {arguments.seconds:g} --start {arguments.start}: give a span of time")
+        spans = read_spans(arguments.run)
+        if not spans:
+            raise ReadError(f"{arguments.run / FILE} has no spans: there is nothing to draw")
+        start = middle(spans, arguments.seconds) if arguments.start is None else arguments.start
+        pictures.save(draw(spans, start, arguments.seconds), out)
+    except (ReadError, OSError) as error:
+        parser.exit(2, f"error: {error}\n")
     print(out)
     return 0
 

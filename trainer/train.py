@@ -115,7 +115,8 @@ def _train_in(
             except OSError as error:
                 loggers.event(f"warning: the summary could not be written ({error}): make room in {run_dir}")
             try:
-                plot.curve(run_dir)
+                if problem := plot.curve(run_dir):
+                    loggers.event(f"warning: {problem}")
             except (OSError, ReadError) as error:
                 loggers.event(f"warning: there is no curve ({error})")
             loggers.close(summary)
@@ -204,6 +205,10 @@ def _train(system: System, loop: Loop) -> dict[str, Any]:
     for telemetry in system.telemetry:
         telemetry.start = loop.start
     system.publish()
+    begin = system.row()  # speeds are known from the next one on
+    if system.resumed.run:  # says from which frames: what was told of later ones before is told again
+        system.loggers.write(begin)
+    loop.log_every.crossed()
     if loop.evaluating:
         evaluator.request()
         if (solved := _evaluated(system, loop)) is not None:
@@ -287,9 +292,10 @@ def _last_figures(system: System) -> dict[str, Any]:
     except NotFinite:  # which is what the run ends with
         row = system.row(failed=True)
     system.loggers.write(row)
+    frames, updates = int(row["frames"]), int(row["updates"])
     return {
-        "frames": row["frames"], "updates": row["updates"], "wall_s": wall_s, "frames_per_s": row["frames"] / wall_s,
-        "updates_per_s": row["updates"] / wall_s, "episodes": row["episodes"], "return_mean": row["return_mean"],
+        "frames": frames, "updates": updates, "wall_s": wall_s, "frames_per_s": frames / wall_s,
+        "updates_per_s": updates / wall_s, "episodes": row["episodes"], "return_mean": row["return_mean"],
         "redrawn_rows": sum(agent.replay.redrawn for agent in system.agents),
         "learner_restarts": sum(learner.restarts for learner in system.learners),
     }  # fmt: skip
@@ -316,7 +322,7 @@ def report(system: System, evaluation: Evaluation) -> None:
             "eval_return_mean": evaluation.mean,
             "eval_return_std": evaluation.std,
             "eval_episodes": len(evaluation.returns),
-            "eval_length_mean": float(np.mean(evaluation.lengths)),
+            "eval_length_mean_frames": float(np.mean(evaluation.lengths)),
             "eval_overestimation": evaluation.overestimation,
             "eval_s": evaluation.seconds,
             **{f"{name}/eval_return_mean": mean for name, mean in evaluation.by_agent.items()},
@@ -346,6 +352,7 @@ def final_evaluation(system: System) -> dict[str, Any]:
         report(system, judge.evaluate(last["weights"], last["frames"], time.monotonic()))
         judge.close()
         best = checkpoint.load(folder / "best" / "policy.pt")
+    wall_s = time.monotonic() - system.telemetry[0].start
     for name, kept in (("last", last), ("best", best)):
         crew.load(kept["weights"])
         world = evaluating.world_of(config, min(config.evaluator.num_envs, config.evaluator.final_episodes))
@@ -357,6 +364,15 @@ def final_evaluation(system: System) -> dict[str, Any]:
             f"final evaluation, {name} policy: return {np.mean(results[name]):.1f} +- {np.std(results[name]):.1f} over "
             f"{config.evaluator.final_episodes} greedy episodes",
             role="evaluator",
+        )
+        system.loggers.write(
+            {
+                "frames": kept["frames"],
+                "wall_s": wall_s,
+                f"final_{name}_return_mean": float(np.mean(results[name])),
+                f"final_{name}_return_std": float(np.std(results[name])),
+                f"final_{name}_episodes": len(results[name]),
+            }
         )
     figures: dict[str, Any] = {
         "eval_return_mean": float(np.mean(results["best"])), "eval_return_std": float(np.std(results["best"])),

@@ -47,9 +47,11 @@ def test_jsonl_row_is_on_disk_before_the_next_one(run):
 
 def test_jsonl_has_null_for_nan_and_infinity_and_numbers_for_arrays(run):
     sink = opened(open_jsonl, run)
-    sink.write({"a": math.nan, "b": math.inf, "c": -math.inf, "d": np.float32(0.5), "e": np.float32("nan")})
+    sink.write(
+        {"loss": math.nan, "q_max": math.inf, "q_mean": -math.inf, "churn": np.float32(0.5), "eta_s": np.float32("nan")}
+    )
     sink.close({})
-    assert json_rows(run) == [{"a": None, "b": None, "c": None, "d": 0.5, "e": None}]
+    assert json_rows(run) == [{"loss": None, "q_max": None, "q_mean": None, "churn": 0.5, "eta_s": None}]
 
 
 def test_jsonl_goes_on_after_a_torn_line(run):
@@ -76,14 +78,14 @@ def test_jsonl_drops_a_torn_last_line_longer_than_a_block(run):
 
 def test_csv_header_grows_and_old_rows_keep_their_values(run):
     sink = opened(open_csv, run)
-    sink.write({"frames": 1, "reason": "waited 3 %, then went on"})
+    sink.write({"frames": 1, "bottleneck_reason": "waited 3 %, then went on"})
     sink.write({"frames": 2, "loss": math.nan})
     sink.write({"eval_return_mean": 475.5, "frames": 3, "loss": 0.5})
     sink.close({})
     assert csv_rows(run) == [
-        {"frames": "1", "reason": "waited 3 %, then went on", "loss": "", "eval_return_mean": ""},
-        {"frames": "2", "reason": "", "loss": "", "eval_return_mean": ""},
-        {"frames": "3", "reason": "", "loss": "0.5", "eval_return_mean": "475.5"},
+        {"frames": "1", "bottleneck_reason": "waited 3 %, then went on", "loss": "", "eval_return_mean": ""},
+        {"frames": "2", "bottleneck_reason": "", "loss": "", "eval_return_mean": ""},
+        {"frames": "3", "bottleneck_reason": "", "loss": "0.5", "eval_return_mean": "475.5"},
     ]
     assert sorted(path.name for path in run.run_dir.iterdir()) == ["metrics.csv"]
 
@@ -100,17 +102,31 @@ def test_csv_goes_on_in_the_same_table(run):
     assert csv_rows(run) == [{"frames": "1", "loss": "0.5"}, {"frames": "3", "loss": "0.25"}]
 
 
-def test_csv_and_jsonl_hold_the_same_numbers(run):
+def test_csv_and_jsonl_hold_the_same_numbers(run, real_rows, real_run):
     sinks = [opened(open_csv, run), opened(open_jsonl, run)]
-    rng = np.random.default_rng(0)
-    for i in range(50):
-        row = {f"key{j}": float(rng.normal()) for j in rng.integers(0, 8, size=4)} | {"frames": i}
+    for row in real_rows:
         for sink in sinks:
             sink.write(row)
     for sink in sinks:
         sink.close({})
-    for as_text, as_json in zip(csv_rows(run), json_rows(run), strict=True):
-        assert {key: float(value) for key, value in as_text.items() if value} == as_json
+    assert json_rows(run) == real_rows
+    assert csv_rows(run) == [
+        {key: "" if (v := row.get(key)) is None else str(v) for key in csv_rows(run)[0]} for row in real_rows
+    ]
+    for name in ("metrics.csv", "metrics.jsonl"):
+        assert (run.run_dir / name).read_bytes() == (real_run / name).read_bytes()
+
+
+@pytest.mark.parametrize("damage", [b"frames,\xff\xfe\n1,2\n", b"frames,loss\n1,\xff\n", b'frames,"loss\n1,2\n'])
+def test_a_damaged_table_is_kept_aside_and_a_new_one_begun(run, real_rows, damage):
+    (run.run_dir / "metrics.csv").write_bytes(damage)
+    said = []
+    sink = open_csv(CONFIG, run, said.append)
+    sink.write(real_rows[0])
+    sink.close({})
+    assert [row["frames"] for row in csv_rows(run)] == [str(real_rows[0]["frames"])]
+    assert (run.run_dir / "metrics.csv.damaged").read_bytes() == damage
+    assert len(said) == 1 and "metrics.csv is damaged" in said[0]
 
 
 def test_log_has_time_role_agent_and_process_of_every_line(run):

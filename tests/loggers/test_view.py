@@ -1,78 +1,106 @@
-"""What the live view and the plain lines say."""
+"""What the live view and the plain lines say of the rows of a real run."""
 
+import json
 import math
+import re
 
 import pytest
 from rich.console import Console
 
-from trainer.loggers.view import History, closing_lines, duration, panel, plain_line, sparkline
-
-ROW = {
-    "frames": 30_500, "updates": 2_950, "wall_s": 65.0, "frames_per_s": 9_012.3, "updates_per_s": 901.2,
-    "episodes": 612, "return_mean": 231.44, "return_min": 12.0, "return_max": 500.0, "length_mean": 231.44,
-    "epsilon_mean": 0.05, "replay_fill": 0.61, "samples_per_insert": 12.8, "policy_lag_updates": 8,
-    "bottleneck": "learning", "bottleneck_reason": "collectors waited 63 % of the time for the replay-ratio limit",
-    "eta_s": 42.4, "loss": 0.0312, "q_mean": 41.2, "grad_norm": 1.7,
-    "eval_return_mean": 475.2, "eval_return_std": 31.0, "eval_episodes": 20, "eval_frames": 25_000,
-}  # fmt: skip
+from trainer.loggers.view import History, Newest, closing_lines, duration, panel, plain_line, sparkline
 
 
-def rendered(row, run, returns=(), evaluations=(), width=80):
-    histories = []
-    for values in (returns, evaluations):
-        histories.append(History())
-        for value in values:
-            histories[-1].add(value)
+def newest(rows):
+    found = Newest()
+    for row in rows:
+        found.add(row)
+    return found
+
+
+def last(rows, key):
+    return [row for row in rows if key in row][-1]
+
+
+def rendered(rows, run, progress="", width=80):
     console = Console(width=width, record=True, file=open("/dev/null", "w"))
-    console.print(panel(row, run, *histories))
-    return console.export_text().splitlines()
+    console.print(panel(newest(rows), run, progress))
+    lines = console.export_text().splitlines()
+    assert all(len(line) <= width for line in lines)
+    return [" ".join(line.strip("│ ").split()) for line in lines]
 
 
-def test_panel_says_everything_in_80_columns(run):
-    lines = rendered(ROW, run, returns=[0, 100, 231], evaluations=[90, 475])
-    assert all(len(line) <= 80 for line in lines)
-    text = [line.strip("│ ") for line in lines]
+def test_panel_says_everything_in_80_columns(run, real_rows):
+    text = rendered(real_rows, run)
+    row, judged = last(real_rows, "updates"), last(real_rows, "eval_s")
+    row = last(real_rows, "loss") | row  # the last one has none where nothing was learned since the one before
     assert "CartPole-v1 · dqn · seed 3" in text[0]
-    assert text[1].endswith("61 %, 30,500 of 50,000 frames, 0:42 left")
-    assert text[2].split(maxsplit=2) == ["return", "▁▄█", "231.4 (12.0 to 500.0), 612 episodes, 231 frames"]
-    assert text[3].split(maxsplit=2) == ["evaluation", "▁█", "475.2 ± 31.0, 20 episodes, at 25,000 frames"]
-    assert text[4] == "speed      9,012 frames/s  901 updates/s  running 1:05"
-    assert text[5] == "flow       12.80 samples per insert  policy lag 8 updates  replay 61 % full"
-    assert text[6] == "learning   epsilon 0.050  loss 0.0312  q 41.2  gradient norm 1.7"
-    assert " ".join(text[7:9]) == ("bottleneck learning: collectors waited 63 % of the time for the replay-ratio limit")
+    share = round(100 * row["frames"] / 50_000)
+    assert re.fullmatch(rf"progress .* {share} %, {row['frames']:,} of 50,000 frames, \d+:\d\d left", text[1])
+    returns = f"{row['return_mean']:,.1f} ({row['return_min']:,.1f} to {row['return_max']:,.1f})"
+    assert re.fullmatch(r"return [▁▂▃▄▅▆▇█]{2,14} (.*)", text[2])[1] == (
+        f"{returns}, {row['episodes']} episodes, {row['length_mean_frames']:.0f} frames"
+    )
+    assert re.fullmatch(r"evaluation [▁▂▃▄▅▆▇█]{5,7} (.*)", text[3])[1] == (
+        f"{judged['eval_return_mean']:.1f} ± {judged['eval_return_std']:.1f}, 3 episodes,"
+        f" at {judged['frames']:,} frames"
+    )
+    speeds = f"{row['frames_per_s']:,.0f} frames/s {row['updates_per_s']:,.0f} updates/s"
+    assert text[4] == f"speed {speeds} running {duration(row['wall_s'])}"
+    assert text[5].startswith(f"flow {row['samples_per_insert']:.2f} samples per insert policy lag")
+    assert text[6].startswith(
+        f"learning epsilon {row['epsilon_mean']:.3f} loss {row['loss']:.3g} q {row['q_mean']:.3g}"
+    )
+    assert " ".join(text[7:9]).startswith(f"bottleneck {row['bottleneck']}: {row['bottleneck_reason'][:40]}")
     assert "2 workers · 32 environments · learner on cpu" in text[-1]
 
 
-@pytest.mark.parametrize(
-    "row", [{"frames": 0}, {"frames": 0, "return_mean": math.nan, "eta_s": math.inf, "loss": math.nan}]
-)
-def test_missing_and_unmeasured_values_are_dashes(run, row):
-    text = "\n".join(rendered(row, run))
+def test_an_evaluation_does_not_turn_the_progress_back(run, real_rows):
+    late = [row for row in real_rows if "eval_s" in row]
+    training = [row for row in real_rows if "updates" in row]
+    assert late[0]["frames"] < training[-1]["frames"]
+    text = rendered([*training, late[0]], run)
+    assert f"{training[-1]['frames']:,} of 50,000 frames" in text[1] and "running " in text[4]
+    assert f"at {late[0]['frames']:,} frames" in text[3]
+
+
+def test_what_is_not_known_yet_is_a_dash(run, real_rows):
+    row = {key: None if isinstance(value, float) else value for key, value in real_rows[0].items()}
+    text = "\n".join(rendered([row | {"frames": 0, "episodes": 0}], run))
     assert "0 %, 0 of 50,000 frames, ? left" in text
-    assert "- (- to -), - episodes" in text and "loss -" in text and "evaluation" not in text
+    assert "- (- to -), 0 episodes, - frames" in text and "- frames/s" in text
+    assert "epsilon - loss -" in text and "evaluation" not in text
 
 
-def test_progress_stops_at_the_budget(run):
-    assert "100 %, 51,000 of 50,000 frames" in "\n".join(rendered({"frames": 51_000}, run))
+def test_progress_stops_at_the_budget(run, real_rows):
+    text = "\n".join(rendered([last(real_rows, "updates") | {"frames": 51_000}], run))
+    assert "100 %, 51,000 of 50,000 frames" in text
 
 
-def test_plain_line(run):
-    assert plain_line(ROW, run) == (
-        "30,500/50,000 frames | 0:42 left | 9,012 frames/s | 901 updates/s | return 231.4 | evaluation 475.2"
-        " | epsilon 0.050 | replay 61 % | 12.80 samples/insert | lag 8 | bottleneck learning"
-    )
+def test_plain_line(run, real_rows):
+    row, judged = last(real_rows, "updates"), last(real_rows, "eval_s")
+    parts = plain_line(newest(real_rows), run).split(" | ")
+    assert parts[0] == f"{row['frames']:,}/50,000 frames"
+    assert parts[4:6] == [f"return {row['return_mean']:.1f}", f"evaluation {judged['eval_return_mean']:.1f}"]
+    assert parts[6] == f"epsilon {row['epsilon_mean']:.3f}" and parts[-1] == f"bottleneck {row['bottleneck']}"
 
 
-def test_closing_lines_name_the_curve_when_there_is_one(run):
-    summary = ROW | {"status": "finished", "reason": "budget reached"}
+def test_closing_lines_name_the_curve_when_there_is_one(run, real_run):
+    summary = json.loads((real_run / "summary.json").read_text())
     ended, evaluated, folder = closing_lines(run, summary)
-    assert ended == (
-        "finished (budget reached): 30,500 frames and 2,950 updates in 1:05, 9,012 frames/s, 901 updates/s"
+    assert ended.startswith(
+        f"finished (the budget is used up): {summary['frames']:,} frames and {summary['updates']:,} updates in 0:"
     )
-    assert evaluated == "evaluation: 475.2 ± 31.0 over 20 episodes"
+    assert (
+        evaluated == f"evaluation: {summary['eval_return_mean']:.1f} ± {summary['eval_return_std']:.1f} over 5 episodes"
+    )
     assert folder == f"run folder: {run.run_dir}"
     (run.run_dir / "curve.png").touch()
     assert closing_lines(run, {})[-1] == f"run folder: {run.run_dir}  learning curve: {run.run_dir / 'curve.png'}"
+
+
+def test_what_takes_long_has_a_line_and_stands_alone_before_the_first_row(run):
+    text = rendered([], run, "starting workers: 3 of 16")
+    assert len(text) == 3 and text[1] == "now starting workers: 3 of 16"
 
 
 @pytest.mark.parametrize(
@@ -108,10 +136,3 @@ def test_history_thins_itself_and_spans_the_whole_run():
 )  # fmt: skip
 def test_duration(seconds, text):
     assert duration(seconds) == text
-
-
-def test_what_takes_long_has_a_line_and_stands_alone_before_the_first_row(run):
-    console = Console(width=80, record=True, file=open("/dev/null", "w"))
-    console.print(panel({}, run, History(), History(), "starting workers: 3 of 16"))
-    lines = console.export_text().splitlines()
-    assert len(lines) == 3 and lines[1].strip("│ ") == "now starting workers: 3 of 16"

@@ -9,17 +9,19 @@ import difflib
 import os
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from trainer.config import ConfigError, LoggerConfig
 from trainer.loggers.csv import open_csv
 from trainer.loggers.jsonl import open_jsonl
-from trainer.loggers.sink import Event, Row, RunInfo, Sink
+from trainer.loggers.sink import Event, RunInfo, Sink
 from trainer.loggers.tensorboard import open_tensorboard
 from trainer.loggers.terminal import open_terminal
 from trainer.loggers.text import open_text
 from trainer.loggers.wandb import open_wandb
+from trainer.rows import Row
 
 __all__ = ["ALWAYS", "LOGGERS", "Event", "Loggers", "Row", "RunInfo", "Sink", "open_loggers"]
 
@@ -88,6 +90,7 @@ class Loggers:
         self._hand_out(Event(datetime.now(), role, text, agent, os.getpid() if pid is None else pid))
 
     def _hand_out(self, event: Event) -> None:
+        event = replace(event, text=printable(event.text))
         for name, sink in list(self._sinks.items()):
             self._guarded(name, lambda sink=sink: sink.event(event))  # type: ignore[misc]
 
@@ -104,6 +107,12 @@ class Loggers:
                 self._notices.append(f"warning: the {name} logger cannot write ({error}); training goes on")
         else:
             self._failing.discard(name)
+
+
+def printable(text: str) -> str:
+    """The text as any file and terminal can hold it: what moves a cursor, or is no UTF-8, is spelled out."""
+    spelled = (c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+    return "".join(spelled)
 
 
 def open_loggers(config: LoggerConfig, run: RunInfo, print_to_terminal: bool = True) -> Loggers:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.config import LoggerConfig
-from trainer.loggers.sink import Event, Row, RunInfo, drop_torn_line, plain_value
+from trainer.loggers.sink import Event, RunInfo, drop_torn_line, plain_value
+from trainer.rows import Row
 
 
 class JsonlSink:

@@ -9,8 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-# One measurement of the run: flat; a key may be grouped by slashes, such as "red/return_mean".
-Row = dict[str, float | int | str]
+from trainer.rows import Row
 
 
 @dataclass(frozen=True)

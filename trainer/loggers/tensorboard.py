@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.config import ConfigError, LoggerConfig
-from trainer.loggers.sink import Event, Row, RunInfo
+from trainer.loggers.sink import Event, RunInfo, plain_value
+from trainer.rows import Row, kind
 
 
 class TensorboardSink:
@@ -28,14 +29,16 @@ class TensorboardSink:
         self._writer.add_text("config", "\n".join(f"    {line}" for line in _flat(run.config)))
 
     def write(self, row: Row) -> None:
-        """Add every number of the row at its `frames`; texts are left out."""
-        self._frames = int(row.get("frames", self._frames))
+        """Add every number of the row at its `frames`; texts are left out, and what is not known yet."""
+        frames = int(row["frames"])
+        if kind(row) == "training":
+            self._frames = frames
         for key, value in row.items():
-            if not isinstance(value, str):
-                self._writer.add_scalar(key, value, global_step=self._frames)
+            if (number := plain_value(value)) is not None and not isinstance(number, str):
+                self._writer.add_scalar(key, number, global_step=frames)
 
     def event(self, event: Event) -> None:
-        """Add the event as text at the frames of the last row."""
+        """Add the event as text at the frames of the last row of training."""
         if event.passing:
             return
         self._writer.add_text("events", f"{event.time:%H:%M:%S} [{event.who}] {event.text}", self._frames)

@@ -13,8 +13,9 @@ from rich.live import Live
 from rich.text import Text
 
 from trainer.config import LoggerConfig
-from trainer.loggers.sink import Event, Row, RunInfo
-from trainer.loggers.view import History, closing_lines, panel, plain_line
+from trainer.loggers.sink import Event, RunInfo
+from trainer.loggers.view import Newest, closing_lines, panel, plain_line
+from trainer.rows import Row, kind
 
 PLAIN_PERIOD_S = 5.0  # at most one plain line of numbers in so many seconds
 
@@ -48,8 +49,7 @@ class TerminalSink:
         if hasattr(self._stream, "reconfigure"):
             self._stream.reconfigure(errors="replace")  # an ASCII terminal shows ? instead of ending the run
         self._on = True
-        self._row: Row = {}  # the newest value of every key
-        self._returns, self._evaluations = History(), History()
+        self._newest = Newest()
         self._next_line_at = self._next_progress_at = -float("inf")
         self._progress = ""  # of what takes long, "" while nothing does
         self._live: Live | None = None
@@ -63,27 +63,24 @@ class TerminalSink:
 
     def write(self, row: Row) -> None:
         """Show one row: redraw the view, or print a line if the last one is old enough."""
-        new_evaluation = "eval_frames" in row and row["eval_frames"] != self._row.get("eval_frames")
-        self._row.update(row)
-        if "return_mean" in row:
-            self._returns.add(float(row["return_mean"]))
-        if new_evaluation and "eval_return_mean" in row:
-            self._evaluations.add(float(row["eval_return_mean"]))
-        if "frames_per_s" in row:  # training goes on: what it waited for is over
+        self._newest.add(row)
+        if kind(row) == "training":  # it goes on: what it waited for is over
             self._progress = ""
         if self._live is not None:
             self._draw()
         elif self._clock() >= self._next_line_at:
             self._next_line_at = self._clock() + PLAIN_PERIOD_S
-            self._print(f"{time.strftime('%H:%M:%S')} {plain_line(self._row, self._run)}")
+            self._print(f"{time.strftime('%H:%M:%S')} {plain_line(self._newest, self._run)}")
 
     def event(self, event: Event) -> None:
-        """Print one event at once, above the view; a passing one in the view, or at most once in five seconds."""
+        """Print the first line of an event at once, above the view; a passing one goes by `Loggers.progress`."""
         if event.passing:
             self._show_progress(event)
             return
         role = "" if event.role == "main" else f"[{event.who}] "
-        self._print(f"{event.time:%H:%M:%S} {role}{event.text}")
+        text, *rest = event.text.splitlines() or [""]
+        more = f" ({len(rest)} more lines in {self._run.run_dir / 'log.txt'})" if rest else ""
+        self._print(f"{event.time:%H:%M:%S} {role}{text}{more}")
 
     def close(self, summary: dict[str, Any]) -> None:
         """Leave the last view on the screen, give the cursor back and say how the run ended."""
@@ -104,7 +101,7 @@ class TerminalSink:
             self._print(f"{event.time:%H:%M:%S} {event.text}")
 
     def _draw(self) -> None:
-        view = panel(self._row, self._run, self._returns, self._evaluations, self._progress)
+        view = panel(self._newest, self._run, self._progress)
         assert (live := self._live) is not None
         self._guarded(lambda: live.update(view, refresh=True))
 

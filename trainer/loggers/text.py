@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from trainer.config import LoggerConfig
-from trainer.loggers.sink import Event, Row, RunInfo
+from trainer.loggers.sink import Event, RunInfo
 from trainer.loggers.view import closing_lines
+from trainer.rows import Row
 
 
 class TextSink:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainer.loggers.sink import RunInfo
+from trainer.rows import Row, figure, kind
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 14  # characters
@@ -38,6 +39,24 @@ class History:
         if len(self.values) == self._capacity:
             self.values = self.values[::2]
             self._stride *= 2
+
+
+class Newest:
+    """The newest figures of each kind, and the course of the returns; an evaluation has frames of its own."""
+
+    def __init__(self) -> None:
+        self.training: Row = {}
+        self.evaluation: Row = {}
+        self.returns, self.evaluations = History(), History()
+
+    def add(self, row: Row) -> None:
+        """Take one row; those of the run's end are told as events."""
+        if kind(row) == "training":
+            self.training |= row  # one without an update since the row before has no loss
+            self.returns.add(figure(row, "return_mean"))
+        elif kind(row) == "evaluation":
+            self.evaluation = row
+            self.evaluations.add(figure(row, "eval_return_mean"))
 
 
 def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
@@ -66,32 +85,26 @@ def duration(seconds: float) -> str:
 
 def number(row: Mapping[str, Any], key: str, form: str = ",.1f", scale: float = 1.0) -> str:
     """The row's value in the given format; a dash when it is missing or not a number."""
-    value = row.get(key)
-    if value is None or isinstance(value, str) or not math.isfinite(value):
-        return "-"
-    return format(value * scale, form)
+    value = figure(row, key)
+    return format(value * scale, form) if math.isfinite(value) else "-"
 
 
 def evaluation(row: Mapping[str, Any]) -> str:
-    """The last evaluation in words, "" before the first."""
-    if "eval_return_mean" not in row:
-        return ""
+    """An evaluation in words."""
     return (
         f"{number(row, 'eval_return_mean')} ± {number(row, 'eval_return_std')},"
-        f" {number(row, 'eval_episodes', ',.0f')} episodes, at {number(row, 'eval_frames', ',.0f')} frames"
+        f" {number(row, 'eval_episodes', ',.0f')} episodes, at {number(row, 'frames', ',.0f')} frames"
     )
 
 
-def panel(
-    row: Mapping[str, Any], run: RunInfo, returns: History, evaluations: History, progress: str = ""
-) -> RenderableType:
-    """The live view of the newest values of every key in `row`; `progress` is of what takes long, if anything does."""
+def panel(newest: Newest, run: RunInfo, progress: str = "") -> RenderableType:
+    """The live view of the newest rows; `progress` is of what takes long, if anything does."""
     lines = Table.grid(padding=(0, 1))  # every line but the last fits a terminal of 80 columns
     lines.add_column(style="dim", no_wrap=True)
     lines.add_column()
-    if row:
-        _add_figures(lines, row, run, returns, evaluations)
-    if progress or not row:
+    if newest.training:
+        _add_figures(lines, newest, run)
+    if progress or not newest.training:
         lines.add_row("now", Text(progress or "starting", style="bold"))
     return Panel(
         lines,
@@ -103,21 +116,23 @@ def panel(
     )
 
 
-def _add_figures(lines: Table, row: Mapping[str, Any], run: RunInfo, returns: History, evaluations: History) -> None:
+def _add_figures(lines: Table, newest: Newest, run: RunInfo) -> None:
+    row = newest.training
     lines.add_row("progress", _progress(row, run))
     return_line = Text.assemble(
         (number(row, "return_mean"), "bold"),
         f" ({number(row, 'return_min')} to {number(row, 'return_max')}), {number(row, 'episodes', ',.0f')} episodes,"
-        f" {number(row, 'length_mean', ',.0f')} frames",
+        f" {number(row, 'length_mean_frames', ',.0f')} frames",
     )
-    lines.add_row("return", _beside(_spark(returns), return_line))
-    if "eval_return_mean" in row:
-        lines.add_row("evaluation", _beside(_spark(evaluations), Text(evaluation(row), style="bold")))
+    lines.add_row("return", _beside(_spark(newest.returns), return_line))
+    if newest.evaluation:
+        told = Text(evaluation(newest.evaluation), style="bold")
+        lines.add_row("evaluation", _beside(_spark(newest.evaluations), told))
     speed = Text.assemble(
         (number(row, "frames_per_s", ",.0f"), "bold"),
         " frames/s  ",
         (number(row, "updates_per_s", ",.0f"), "bold"),
-        f" updates/s  running {duration(_seconds(row, 'wall_s'))}",
+        f" updates/s  running {duration(figure(row, 'wall_s'))}",
     )
     lines.add_row("speed", speed)
     flow = (
@@ -136,17 +151,18 @@ def _add_figures(lines: Table, row: Mapping[str, Any], run: RunInfo, returns: Hi
     lines.add_row("bottleneck", Text.assemble((side, f"bold {SIDE_COLOURS.get(side, 'dim')}"), reason))
 
 
-def plain_line(row: Mapping[str, Any], run: RunInfo) -> str:
+def plain_line(newest: Newest, run: RunInfo) -> str:
     """One compact line for an output that is no terminal."""
+    row = newest.training
     parts = [
         f"{number(row, 'frames', ',.0f')}/{run.budget_frames:,} frames",
-        f"{duration(_seconds(row, 'eta_s'))} left",
+        f"{duration(figure(row, 'eta_s'))} left",
         f"{number(row, 'frames_per_s', ',.0f')} frames/s",
         f"{number(row, 'updates_per_s', ',.0f')} updates/s",
         f"return {number(row, 'return_mean')}",
     ]
-    if "eval_return_mean" in row:
-        parts.append(f"evaluation {number(row, 'eval_return_mean')}")
+    if newest.evaluation:
+        parts.append(f"evaluation {number(newest.evaluation, 'eval_return_mean')}")
     parts += [
         f"epsilon {number(row, 'epsilon_mean', '.3f')}",
         f"replay {number(row, 'replay_fill', '.0f', 100)} %",
@@ -162,7 +178,7 @@ def closing_lines(run: RunInfo, summary: Mapping[str, Any]) -> list[str]:
     status, reason = summary.get("status", "ended"), summary.get("reason")
     lines = [
         f"{status}{f' ({reason})' if reason else ''}: {number(summary, 'frames', ',.0f')} frames and"
-        f" {number(summary, 'updates', ',.0f')} updates in {duration(_seconds(summary, 'wall_s'))},"
+        f" {number(summary, 'updates', ',.0f')} updates in {duration(figure(summary, 'wall_s'))},"
         f" {number(summary, 'frames_per_s', ',.0f')} frames/s, {number(summary, 'updates_per_s', ',.0f')} updates/s"
     ]
     if number(summary, "eval_return_mean") != "-":
@@ -176,12 +192,12 @@ def closing_lines(run: RunInfo, summary: Mapping[str, Any]) -> list[str]:
 
 
 def _progress(row: Mapping[str, Any], run: RunInfo) -> RenderableType:
-    frames = float(row.get("frames", 0))
+    frames = figure(row, "frames")
     share = min(1.0, frames / run.budget_frames) if run.budget_frames > 0 else 0.0
     text = Text.assemble(
         (f"{100 * share:.0f} %", "bold"),
         f", {frames:,.0f} of {run.budget_frames:,} frames, ",
-        (duration(_seconds(row, "eta_s")), "bold"),
+        (duration(figure(row, "eta_s")), "bold"),
         " left",
     )
     return _beside(ProgressBar(total=1.0, completed=share, width=SPARK_WIDTH), text)
@@ -196,8 +212,3 @@ def _beside(left: RenderableType, right: RenderableType) -> RenderableType:
     line.add_column(width=SPARK_WIDTH)
     line.add_row(left, right)
     return line
-
-
-def _seconds(row: Mapping[str, Any], key: str) -> float:
-    value = row.get(key)
-    return math.nan if value is None else float(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import netrc
 import os
 import queue
+import re
 import secrets
 import signal
 import threading
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from trainer.config import ConfigError, LoggerConfig
-from trainer.loggers.sink import Event, Row, RunInfo
+from trainer.loggers.sink import Event, RunInfo, plain_value
+from trainer.rows import Row
 
 if TYPE_CHECKING:
     import wandb
@@ -65,9 +67,10 @@ class WandbSink:
         self._thread.start()
 
     def write(self, row: Row) -> None:
-        """Queue the numbers of one row; returns at once."""
+        """Queue the numbers of one row, without those that are not known yet; returns at once."""
         if not self._off:
-            self._put({key: value for key, value in row.items() if not isinstance(value, str)})
+            plain = {key: plain_value(value) for key, value in row.items()}
+            self._put({key: value for key, value in plain.items() if isinstance(value, int | float)})
 
     def event(self, event: Event) -> None:
         """Events are no rows; log.txt keeps them."""
@@ -220,8 +223,9 @@ def reachable(server: str, timeout_s: float = PROBE_TIMEOUT_S) -> bool:
 
 def _run_id(run_dir: Path) -> str:
     path = run_dir / "wandb_id.txt"
-    if path.exists() and (kept := path.read_text().strip()):
-        return kept
+    kept = path.read_bytes().strip() if path.exists() else b""
+    if re.fullmatch(rb"[A-Za-z0-9_-]{1,64}", kept):  # else it is damaged, and this becomes a run of its own there
+        return kept.decode()
     new = secrets.token_hex(4)
     path.write_text(new + "\n")
     return new

@@ -148,7 +148,7 @@ class Agent:
         Raises:
             NotFinite: a loss was NaN or infinite.
         """
-        figures = self.learner.metrics()
+        figures = {"learning_rate": self.learner.learning_rate, **self.learner.metrics()}
         if self.learner.last_batch is not None:
             figures |= diagnose(self.learner.algorithm, self.learner.last_batch) | self.sampler.figures()
         return figures
