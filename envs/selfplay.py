@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,7 @@ class SelfPlay:
         self.game, self.opponents = game, opponents
         n = game.num_games
         self.num_envs: int = n
-        self.specs: tuple[EnvSpec, ...] = (game.spec,)
+        self.specs: tuple[EnvSpec, ...] = (replace(game.spec, against_opponents=True),)
         self.present = [np.ones(n, bool)]
         self.raw_rewards = [np.zeros(n, np.float32)]
         self.seat = np.zeros(n, np.int64)

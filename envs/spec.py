@@ -56,6 +56,7 @@ class EnvSpec:
         mask_source: where masks come from, of those of `envs.masks`; empty where there are none, or the environment
             is one of ours.
         notes: what the user should know, a line each.
+        against_opponents: whether it is a game that one agent plays against opponents (`envs.selfplay`).
     """
 
     id: str
@@ -66,6 +67,7 @@ class EnvSpec:
     max_episode_steps: int | None = None
     mask_source: str = ""
     notes: tuple[str, ...] = field(default=(), compare=False)
+    against_opponents: bool = False
 
     @property
     def stack(self) -> int:

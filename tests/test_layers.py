@@ -14,9 +14,10 @@ ROOT = Path(__file__).parent.parent
 LAYERS = [
     {"run", "eval", "play"},
     {"train"},
+    {"final"},
     {"schedules", "building", "saving", "resume", "league", "play_games"},
     {"system", "forkserver", "finished"},
-    {"collectors", "evaluators"},
+    {"collectors", "evaluators", "tasks", "final_episodes"},
     {"learners"},
     {"processes"},
     {"shared_device"},
@@ -24,7 +25,7 @@ LAYERS = [
     {"agents", "priorities", "learning", "replay_copy", "pool", "child"},
     {"algorithms", "acting", "replay", "recording", "checkpoint", "telemetry", "trace"},
     {"networks", "metrics", "loggers", "boards", "limiter", "plot", "resources", "run_folder", "compose", "timeline"}
-    | {"signals", "errors", "determinism", "seeds", "scripting", "league_picture", "human"},
+    | {"signals", "errors", "pulse", "determinism", "seeds", "scripting", "league_picture", "human"},
     {"validation", "arguments", "rows", "pictures"},
     {"plausibility"},
     {"consistency", "overrides"},

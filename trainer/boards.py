@@ -249,7 +249,7 @@ def agent_fields(num_workers: int, num_streams: int) -> Fields:
     }
 
 
-def error_text(error: Exception) -> str:
+def error_text(error: BaseException) -> str:
     """A child's exception for the main process: its traceback, and as the last line its cause in one sentence."""
     lines = str(error).strip().splitlines()
     kind, text = type(error).__name__, lines[0] if lines else ""

@@ -8,23 +8,54 @@ from pathlib import Path
 
 import torch
 
-import envs
-from envs import EnvSpec
+from envs import EnvError, EnvSpec
 from trainer import checkpoint, seeds
 from trainer.agents import plan_agents, plan_local_agents, update_key
 from trainer.boards import RUN, ControlBoard
 from trainer.config import Config, ConfigError
+from trainer.consistency import check_game
 from trainer.learners import LearnerProcess
 from trainer.loggers import Loggers
+from trainer.metrics import EverySeconds
 from trainer.pool import open_pool
 from trainer.processes import learner as learning
+from trainer.processes import task as looking
 from trainer.processes.learner import Agent, StackedAgents
 from trainer.shared import SharedAgent
 from trainer.shared_device import DeviceAgent
 from trainer.signals import StopSignals
-from trainer.system import Shared, System, start_learner, start_local_agent
+from trainer.system import Shared, System, beside, start_learner, start_local_agent
+from trainer.tasks import Task, TaskFailed
 from trainer.telemetry import Telemetry
 from trainer.trace import open_trace, remove_parts
+
+SAY_EVERY_S = 5.0  # between two lines on how long the environment takes to be made
+
+
+def describe(config: Config) -> list[tuple[str, EnvSpec]]:
+    """Agents of the user's environment, and what each of them sees and does; nothing of it runs in this process.
+
+    Raises:
+        ConfigError: the configuration cannot be for what it is.
+        EnvError: it cannot be made or trained on, or its process died or hung as it was looked at.
+    """
+    said = EverySeconds(SAY_EVERY_S)
+
+    def say(text: str) -> None:
+        if config.logger.terminal != "none" and said.crossed():
+            print(text, flush=True)
+
+    try:
+        world = beside(
+            config, Task("first look at the environment", "describe", partial(looking.describe, config), say)
+        )
+    except TaskFailed as error:
+        if error.kind == "EnvError":
+            raise EnvError(error.cause) from error
+        raise EnvError(f"{config.env.id}: {error}; make one by itself in Python to see why") from error
+    if world[0][1].against_opponents:
+        check_game(config)
+    return world
 
 
 def build(
@@ -35,7 +66,6 @@ def build(
 
     Raises:
         ConfigError: an agent's own configuration cannot be.
-        EnvError: a scripted player is asked for, and the game has none.
     """
     if config.schedule.name == "shared_gradient":
         return build_shared(config, run_dir, world, device, scratch, loggers, stop)
@@ -69,7 +99,7 @@ def build(
     for worker in workers:
         learning.follow(trace, worker)
     pool = None
-    if envs.against_opponents(config.env):
+    if world[0][1].against_opponents:
         pool = open_pool(config, run_dir, plans[0].weights.numel, plans[0].streams.num_workers)
     return System(
         config, run_dir, plans, device, board, telemetry, loggers, stop, agents, workers, learners, pool=pool,

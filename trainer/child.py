@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from multiprocessing.connection import Connection
+from typing import Any
+
 import torch
 
 from trainer.config import Config
 from trainer.resources import prepare_process
 from trainer.seeds import seed_globals
 from trainer.signals import obey_parent
+
+
+def tell(pipe: Connection, message: Any) -> None:
+    """Send the main process a last message, if it still listens."""
+    try:
+        pipe.send(message)
+    except OSError:
+        return
 
 
 def begin(config: Config, role: str, number: int = 0, start: int = 0, num_threads: int = 1) -> None:

@@ -165,6 +165,10 @@ class EvaluatorConfig:
     nice: int = number(10, 0, 19)  # the evaluator's process gives way to collection and learning
     # self-play: of each pair in the league at the end; 0: no league.
     league_games: int = number(20, 0, 10**5, (0, 1_000))
+    # An episode is cut there, as a greedy policy may circle for ever; None: never.
+    max_episode_steps: int | None = number(27_000, 1, 10**9)
+    # Of the final evaluation, and of the league; None: as long as the training took, at least 60 s.
+    final_max_seconds: float | None = number(None, 0.01, 1e7)
     stop_at_return: float | None = number(None, -1e12, 1e12)  # the run ends when an evaluation's mean reaches this
 
 

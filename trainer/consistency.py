@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 
-from trainer.config import Config, ConfigError
+from trainer.config import GAME_BACKENDS, Config, ConfigError
 from trainer.fields import plain
 
 CATEGORICAL = ("c51", "rainbow")  # algorithms that learn a distribution from v_min to v_max
@@ -162,39 +162,47 @@ def _check_updates(config: Config) -> None:
 
 
 def check_opponents(config: Config) -> None:
-    """Refuse a game in which nobody is played against.
+    """Refuse opponents that there are not, and a game in which nobody is played against.
+
+    Of PettingZoo's environments it is known which are games once they are imported, which a child does: `check_game`.
 
     Raises:
         ConfigError: in one sentence that names the keys.
     """
-    if config.schedule.name == "shared_gradient" and _against_opponents(config):
+    first, last = _shares_of_opponents(config)
+    if (first["checkpoints"] or last["checkpoints"]) and not config.opponents.checkpoint_paths:
+        key = "checkpoints" if first["checkpoints"] else "checkpoints_end"
+        raise ConfigError(
+            f"opponents.{key}={getattr(config.opponents, key):g} has no policies to play against: name them, as "
+            "'opponents.checkpoint_paths=[RUN/best/policy.pt]'"
+        )
+    if config.env.backend in GAME_BACKENDS:
+        check_game(config)
+
+
+def check_game(config: Config) -> None:
+    """Refuse what cannot be where the environment is a turn-based game, played against opponents.
+
+    Raises:
+        ConfigError: in one sentence that names the keys.
+    """
+    if config.schedule.name == "shared_gradient":
         raise ConfigError(
             f"schedule=shared_gradient has no pool of opponents for {config.env.id}, a turn-based game: use "
             "schedule=async"
         )
+    first, last = _shares_of_opponents(config)
+    for weights, when, key in ((first, "", ""), (last, " at the end", "_end")):
+        if not any(weights.values()):
+            keys = ", ".join(f"opponents.{kind}{key}" for kind in weights)
+            raise ConfigError(f"nobody is played against{when}: set one of {keys}")
+
+
+def _shares_of_opponents(config: Config) -> tuple[dict[str, float], dict[str, float]]:
+    """How often each kind is drawn at the begin and at the end of a run."""
     section, kinds = config.opponents, ("random", "scripted", "latest", "snapshots", "checkpoints")
     first = {kind: getattr(section, kind) for kind in kinds}
-    last = {kind: first[kind] if (end := getattr(section, f"{kind}_end")) is None else end for kind in kinds}
-    for weights, when, key in ((first, "", ""), (last, " at the end", "_end")):
-        if not any(weights.values()) and _against_opponents(config):
-            keys = ", ".join(f"opponents.{kind}{key}" for kind in kinds)
-            raise ConfigError(f"nobody is played against{when}: set one of {keys}")
-    if (first["checkpoints"] or last["checkpoints"]) and not section.checkpoint_paths:
-        key = "checkpoints" if first["checkpoints"] else "checkpoints_end"
-        raise ConfigError(
-            f"opponents.{key}={getattr(section, key):g} has no policies to play against: name them, as "
-            "'opponents.checkpoint_paths=[RUN/best/policy.pt]'"
-        )
-
-
-def _against_opponents(config: Config) -> bool:
-    # Asked only where much is wrong already: PettingZoo's ids have to be imported to know.
-    from envs import EnvError, against_opponents
-
-    try:
-        return against_opponents(config.env)
-    except EnvError as error:
-        raise ConfigError(str(error)) from error
+    return first, {kind: first[kind] if (end := getattr(section, f"{kind}_end")) is None else end for kind in kinds}
 
 
 def _check_algorithm(config: Config) -> None:

@@ -19,8 +19,10 @@ from trainer.config import Config
 from trainer.errors import RunFailed, exit_words, one_too_many
 from trainer.loggers import Loggers
 from trainer.processes.evaluator import Evaluation, Judge
+from trainer.pulse import Pulse, new_pulse
 from trainer.trace import open_trace
 
+CLOSE_S = 5.0  # that the environments may take to be closed
 EXIT_CODE_S = 3.0  # until the exit code of a process whose pipe has ended is known
 
 
@@ -31,7 +33,7 @@ class RemoteEvaluator:
 
     Args:
         config: the run.
-        start: starts the process with its end of a pipe; the only place that starts processes gives it.
+        start: starts the process with its pulse and its end of a pipe; the only place that starts processes gives it.
         weights: float32 [sum of numel], the shared memory that it reads.
         flat: gives all agents' weights of now.
         frames: gives the frames that are collected by now.
@@ -41,7 +43,7 @@ class RemoteEvaluator:
     def __init__(
         self,
         config: Config,
-        start: Callable[[Connection], BaseProcess],
+        start: Callable[[Tensor, Connection], BaseProcess],
         weights: Tensor,
         flat: Callable[[], Tensor],
         frames: Callable[[], int],
@@ -56,7 +58,9 @@ class RemoteEvaluator:
 
     def _begin(self) -> None:
         self._pipe, theirs = Pipe()
-        self._process = self._start(theirs)
+        memory = new_pulse()
+        self._pulse = Pulse(memory)
+        self._process = self._start(memory, theirs)
         theirs.close()
 
     @property
@@ -74,6 +78,7 @@ class RemoteEvaluator:
             return
         self._weights.copy_(self._flat())
         self._busy, self._wanted = True, False
+        self._pulse.excuse()
         try:
             self._pipe.send((self._frames(), time.monotonic()))  # of now: it may have been asked for long ago
         except OSError:  # the process died
@@ -100,24 +105,29 @@ class RemoteEvaluator:
         return answer
 
     def check(self) -> None:
-        """Start the process anew if it died.
+        """Start the process anew if it died, or shows no sign of life as it evaluates or starts.
 
         Raises:
             RunFailed: it failed more often than ``faults.max_failures`` allows.
         """
-        if self._process.exitcode is not None and not self._pipe.poll():  # else poll() tells what is left in the pipe
-            self._fail("")
+        silent_s = self._pulse.silent_s()
+        if self._process.exitcode is not None:
+            if not self._pipe.poll():  # else poll() tells what is left in the pipe
+                self._fail("")
+        elif self._busy and silent_s > self._config.faults.hang_seconds and not self._pipe.poll():
+            self._fail("", hung_s=silent_s)
 
-    def _fail(self, error: str) -> None:
-        self._process.join(EXIT_CODE_S)  # its exit code comes a little later than the end of its pipe
+    def _fail(self, error: str, hung_s: float | None = None) -> None:
+        if hung_s is None:
+            self._process.join(EXIT_CODE_S)  # its exit code comes a little later than the end of its pipe
         code = self._process.exitcode
         traceback, cause = split_error(error)
+        why = f"died: {cause or ('it closed its pipe' if code is None else f'it was ended by {exit_words(code)}')}"
+        if hung_s is not None:
+            why = f"showed no sign of life for {hung_s:.0f} s and was ended"
         what = f"{min(self._config.evaluator.num_envs, self._config.evaluator.episodes)} x {self._config.env.id}"
-        text = (
-            f"the evaluator (pid {self._process.pid}, {what}) died: "
-            f"{cause or ('it closed its pipe' if code is None else f'it was ended by {exit_words(code)}')}"
-        )
-        self.close()
+        text = f"the evaluator (pid {self._process.pid}, {what}) {why}"
+        self._kill()
         if (often := one_too_many(self._failures, self._config.faults)) is not None:
             raise RunFailed(text + often, "evaluator", traceback, self._process.pid)
         self.restarts += 1
@@ -129,8 +139,18 @@ class RemoteEvaluator:
             self._busy, self._wanted = False, True
             self._send()
 
+    def stop(self) -> None:
+        """Ask the process to close its environments and to end; waits for nothing."""
+        self._pulse.close()
+        self._pipe.close()
+
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """Let the process end; kill it if it does not."""
+        self.stop()
+        self._process.join(CLOSE_S)
+        self._kill()
+
+    def _kill(self) -> None:
         self._pipe.close()
         self._process.kill()
         self._process.join()
@@ -168,6 +188,9 @@ class LocalEvaluator:
 
     def check(self) -> None:
         """There is no process that could die."""
+
+    def stop(self) -> None:
+        """There is no process that could end."""
 
     def close(self) -> None:
         """Close the environments."""

@@ -9,6 +9,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -26,12 +27,15 @@ from trainer.config import Config, ConfigError, from_yaml
 from trainer.league_picture import draw
 from trainer.matches import Choose, network_players, play_out, seated, weights_of, winners, world_of_games
 from trainer.metrics import wilson
+from trainer.processes.task import Tell
 from trainer.reading import ReadError
 
 GAMES_AT_ONCE = 8_192
 PRIOR = 1.0  # drawn games of each pair that ratings are given beforehand: someone who always wins stays finite
 ELO = 400 / np.log(10)  # of a rating whose difference is the log of the odds
-MAX_SECONDS = 120.0  # at the end of a run: games that would take longer are not played
+TELL_S = 0.5  # between two words of how far it is
+
+Watch = Callable[[int, int], bool]  # (games that are over, games of all) -> whether to go on
 
 
 @dataclass(frozen=True)
@@ -49,31 +53,37 @@ class Entry:
     frames: int | None = None
 
 
-def at_end(config: Config, run_dir: Path, event: Callable[[str], None]) -> dict[str, Any]:
-    """The league at a run's end, of ``evaluator.league_games`` a pair; {} where it cannot be played, which is told.
+def play(config: Config, run_dir: Path, games: int, seconds: float, tell: Tell) -> dict[str, Any]:
+    """The work of the league at a run's end, beside the main process; tells "warning" of what is left out.
 
-    Returns:
-        for summary.json: ``elo``, ratings by name, and ``league_games``, those of each pair.
+    Args:
+        config: the run's.
+        run_dir: its folder.
+        games: of each pair.
+        seconds: that it may take.
+        tell: the main process.
+
+    Returns, raises:
+        as `league`.
     """
-    try:
-        result = league(config, run_dir, config.evaluator.league_games, event, MAX_SECONDS)
-    except Exception as error:  # whatever a game raises or a disk refuses: the run is over, and its results stand
-        event(
-            f"warning: the league was not played ({type(error).__name__}: {error}); python -m trainer.league {run_dir}"
-        )
-        return {}
-    games = result["games_per_pair"]
-    if games < config.evaluator.league_games:
-        event(f"warning: the league stopped after {MAX_SECONDS:.0f} s with {games} games a pair")
-    ranked = sorted(result["players"], key=lambda player: -player["elo"])
-    text = ", ".join(rating_text(player) for player in ranked[:5])
-    event(f"league of {len(ranked)}, {games} games a pair, Elo above random play: {text}; {run_dir / 'league.png'}")
-    return {"league_games": games, "elo": {player["name"]: player["elo"] for player in result["players"]}}
+    end, told = time.monotonic() + seconds, time.monotonic()
+
+    def watch(done: int, of: int) -> bool:
+        nonlocal told
+        now = time.monotonic()
+        if now - told < TELL_S:
+            tell("", None)
+        else:
+            told = now
+            tell("progress", f"{done} of {of} games")
+        return now < end
+
+    return league(config, run_dir, games, lambda text: tell("warning", text), seconds, watch=watch)
 
 
 def league(
     config: Config, run_dir: Path, games: int, warn: Callable[[str], None], max_seconds: float = float("inf"),
-    seed: int | None = None,
+    seed: int | None = None, watch: Watch = lambda done, of: True,
 ) -> dict[str, Any]:  # fmt: skip
     """Play it, and write RUN/league.json and RUN/league.png.
 
@@ -84,6 +94,8 @@ def league(
         warn: is told of snapshots that cannot be read, and are left out.
         max_seconds: games that would take longer are not begun; two of each pair are played in any case.
         seed: of the games; None: the run's.
+        watch: called after every move with the games that are over and those that are begun or will be; once it says
+            False, the games that are going on are not counted.
 
     Returns:
         what RUN/league.json holds.
@@ -92,18 +104,18 @@ def league(
         ConfigError, EnvError: it is no run of a game.
         ReadError: there is no policy.
         OSError: the disk refuses.
+        TimeoutError: ``watch`` said False before two games of each pair were over.
     """
     start = time.monotonic()
-    world = world_of_games(config, 1)
-    spec = world.specs[0]
-    world.close()
+    with closing(world_of_games(config, 1)) as world:
+        spec = world.specs[0]
     players, functions = fixed_players(config)
     networks, flats = entered(config, spec, run_dir, warn)
     entries = [*players, *networks]
     rng_seed = seeds.of_league(config.seed) if seed is None else seed
     seeds.seed_globals(rng_seed, "league")
     choose = network_players(config, spec, flats)
-    wins, draws = round_robin(config, functions, choose, len(entries), games, rng_seed, max_seconds)
+    wins, draws = round_robin(config, functions, choose, len(entries), games, rng_seed, max_seconds, watch)
     result = table(entries, wins, draws) | {
         "env_id": config.env.id, "epsilon": config.opponents.epsilon, "seconds": time.monotonic() - start,
     }  # fmt: skip
@@ -146,7 +158,7 @@ def entered(config: Config, spec: EnvSpec, run_dir: Path, warn: Callable[[str], 
 
 def round_robin(
     config: Config, functions: Sequence[Player], networks: Choose, count: int, games: int, seed: int,
-    max_seconds: float = float("inf"),
+    max_seconds: float = float("inf"), watch: Watch = lambda done, of: True,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Everyone plays everyone.
 
@@ -163,9 +175,13 @@ def round_robin(
         games: of each pair, at least.
         seed: of dice and draws.
         max_seconds: games that would take longer, by those before, are not begun.
+        watch: as in `league`.
 
     Returns:
         games that i won against j, int64 [K, K], and games that they drew.
+
+    Raises:
+        TimeoutError: as `league`.
     """
     start, rng = time.monotonic(), np.random.default_rng(seed)
     pairs = np.array(list(combinations(range(count), 2)))
@@ -174,15 +190,16 @@ def round_robin(
     rounds = -(-games // 2)  # of two games for each pair
     done, next_rounds = 0, 1  # the first one says how long they take
     while next_rounds:
-        world = world_of_games(config, 2 * next_rounds * len(pairs))
-        game = world.game
-        game.reset(seed + 2 * done * len(pairs))
-        pair = np.repeat(np.arange(len(pairs)), 2 * next_rounds)
-        side = (np.arange(game.num_games)[:, None] + np.arange(game.num_players)) % 2  # [N, P]
-        who = pairs[pair[:, None], side]
-        play_out(game, who, straying(greedy, (who >= len(functions)).all(1), config.opponents.epsilon, rng))
-        won = winners(game, who)
-        world.close()
+        with closing(world_of_games(config, 2 * next_rounds * len(pairs))) as world:
+            game = world.game
+            game.reset(seed + 2 * done * len(pairs))
+            pair = np.repeat(np.arange(len(pairs)), 2 * next_rounds)
+            side = (np.arange(game.num_games)[:, None] + np.arange(game.num_players)) % 2  # [N, P]
+            who = pairs[pair[:, None], side]
+            choose = straying(greedy, (who >= len(functions)).all(1), config.opponents.epsilon, rng)
+            if not play_out(game, who, choose, _watch(game, 2 * done * len(pairs), 2 * rounds * len(pairs), watch)):
+                break
+            won = winners(game, who)
         for own, other in ((0, 1), (1, 0)):
             np.add.at(wins, tuple(pairs[pair[won == pairs[pair, own]]][:, [own, other]].T), 1)
             np.add.at(draws, tuple(pairs[pair[won < 0]][:, [own, other]].T), 1)
@@ -190,7 +207,15 @@ def round_robin(
         spent = time.monotonic() - start
         fitting = min(rounds - done, max(1, GAMES_AT_ONCE // (2 * len(pairs))))
         next_rounds = int(min(fitting, (max_seconds - spent) / spent * done)) if spent < max_seconds else 0
+    if not done:
+        raise TimeoutError(
+            f"{2 * len(pairs)} games, two of each pair, did not end within {time.monotonic() - start:.0f} s"
+        )
     return wins, draws
+
+
+def _watch(game: Any, before: int, of: int, watch: Watch) -> Callable[[], bool]:
+    return lambda: watch(before + int(np.count_nonzero(game.over)), of)
 
 
 def straying(choose: Choose, where: np.ndarray, epsilon: float, rng: np.random.Generator) -> Choose:

@@ -112,15 +112,15 @@ def seated(players: Sequence[Player], networks: Choose | None, generator: np.ran
 
 
 def play_out(
-    game: Any, who: np.ndarray, choose: Choose, watch: Callable[[], None] = lambda: None, max_moves: int = MAX_MOVES
-) -> None:
-    """Play all games, which have begun, to their ends.
+    game: Any, who: np.ndarray, choose: Choose, watch: Callable[[], bool] = lambda: True, max_moves: int = MAX_MOVES
+) -> bool:
+    """Play all games, which have begun, to their ends; False if ``watch`` did not let it.
 
     Args:
         game: N of `envs.games`.
         who: int64 [N, P], on each seat.
         choose: acts for them.
-        watch: called after every move.
+        watch: called after every move; the rest is not played once it says False.
         max_moves: of a game; one that is not over by then stays as it is, without a winner.
     """
     actions = np.zeros(game.num_games, np.int64)
@@ -128,10 +128,12 @@ def play_out(
         running = ~game.over
         rows = np.flatnonzero(running)
         if not len(rows):
-            return
+            return True
         actions[rows] = choose(game, rows, who[rows, game.to_move[rows]])
         game.step(actions, where=running)
-        watch()
+        if not watch():
+            return False
+    return True
 
 
 def winners(game: Any, who: np.ndarray) -> np.ndarray:

@@ -84,7 +84,7 @@ def play(
     """
     pictures: list[Any] = []
 
-    def watch() -> bool:
+    def watch(_: object) -> bool:
         pictures.append(world.render())
         return len(pictures) < max_steps
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +75,12 @@ def play_games(config: Config, flat: Tensor, world: Any, table: Table) -> list[n
             print(f"{names[0]} (seat {game.to_move[0]}) plays {action_text(game, 0, int(actions[0]))}")
         return actions
 
-    def watch() -> None:
+    def watch() -> bool:
         if told:
             print(f"{game.text(0)}\n")
         if table.filmed:
             pictures.append(game.render(0).copy())
+        return True
 
     won, left = {0: 0, 1: 0, -1: 0}, table.max_moves
     try:
@@ -122,6 +123,6 @@ def opponent_of(named: str, config: Config, game: Any) -> Player:
         raise ConfigError(f"--opponent {named} is neither human, random, scripted nor the file of a policy or snapshot")
     theirs = path.resolve().parent.parent / "config.yaml"  # RUN/pool, RUN/best and RUN/checkpoints hold policies
     own = from_yaml(theirs) if theirs.is_file() else config
-    if envs.describe(own.env) != game.spec:
+    if replace(envs.describe(own.env), against_opponents=False) != game.spec:
         raise ConfigError(f"--opponent {named} knows {own.env.id} as its run showed it, and that is not this game")
     return network_player(own, game.spec, weights_of(path, own, game.spec))

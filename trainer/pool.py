@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.selfplay import scripted
 from trainer import checkpoint, run_folder
 from trainer.checkpoint import named_weights
 from trainer.config import Config, OpponentsConfig
@@ -235,11 +234,8 @@ def open_pool(config: Config, run_dir: Path, numel: int, num_workers: int) -> Op
 
     Raises:
         ConfigError: a file cannot be read, or its network is another one.
-        EnvError: a scripted player is asked for, and the game has none.
     """
     section, kept = config.opponents, run_dir / "pool"
-    if section.scripted or section.scripted_end or section.evaluate_against == "scripted":
-        scripted(config.env)  # before workers and evaluator start, who would fail one after the other
     others = []
     for number, path in enumerate(section.checkpoint_paths):
         copy = kept / f"checkpoint_{number}.pt"

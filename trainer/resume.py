@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -12,12 +14,15 @@ import numpy as np
 import envs
 from envs import EnvError
 from trainer import checkpoint
-from trainer.agents import AgentPlan
+from trainer.agents import AgentPlan, without_scheme
+from trainer.config import Config
 from trainer.processes.collector import episode_actions
+from trainer.processes.task import Tell
 from trainer.reading import ReadError
 from trainer.replay import close_episodes, worker_rows
 from trainer.replay_copy import ReplayCopy
-from trainer.system import Resumed, System, snapshot_path
+from trainer.system import Resumed, System, beside, snapshot_path
+from trainer.tasks import Task, TaskFailed
 
 
 def restore(system: System) -> None:
@@ -110,44 +115,63 @@ def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
 
 def _workers_can_go_on(system: System, run: dict[str, Any]) -> bool:
     """Whether every worker's state belongs to this checkpoint, and its environments can be put there."""
-    streams = system.plans[0].streams
+    if "frames" not in run:
+        return False
+    plans = [without_scheme(plan) for plan in system.plans]
+    work = partial(can_go_on, system.config, plans, system.run_dir, run["frames"])
     try:
-        states = _worker_states(system)
+        problem = beside(
+            system.config, Task("look at where the workers stood", "describe", work, system.loggers.progress)
+        )
+    except TaskFailed as error:
+        problem = str(error)
+    if problem:
+        system.loggers.event(f"warning: {problem}")
+    return problem is None
+
+
+def can_go_on(config: Config, plans: Sequence[AgentPlan], run_dir: Path, frames: int, tell: Tell) -> str | None:
+    """The work of it: make each worker's environments, and put them where they stood.
+
+    Args:
+        config: the run.
+        plans: of its agents.
+        run_dir: its folder, with the workers' states.
+        frames: after which the checkpoint was made that they are to belong to.
+        tell: the main process.
+
+    Returns:
+        None if all can go on; else why not, or "" where there is nothing to tell.
+    """
+    local = config.schedule.name == "shared_gradient"
+    try:
+        states = _worker_states(plans, run_dir, local)
     except (ReadError, KeyError):
-        return False
-    if any(state["number"] != run["frames"] or state["world"] is None for state in states):
-        return False
+        return ""
+    if any(state["number"] != frames or state["world"] is None for state in states):
+        return ""
     for worker, state in enumerate(states):
-        world = envs.make_world(system.config.env, streams.envs_per_worker)
-        try:
-            world.reset(system.config.seed)
-            actions = [
-                episode_actions(rows, seat["time"], seat["age"].numpy())
-                for rows, seat in zip(_rows_of(system, worker), state["seats"], strict=True)
-            ]
-            world.set_state(state["world"], actions)
-        except (ValueError, EnvError) as error:
-            system.loggers.event(f"warning: {error}")
-            return False
-        finally:
-            world.close()
-    return True
+        own = [worker_rows(plan.storage, plan.streams, 0 if local else worker) for plan in plans]
+        tell("progress", f"{worker} of {len(states)}")
+        with closing(envs.make_world(config.env, plans[0].streams.envs_per_worker)) as world:
+            try:
+                world.reset(config.seed)
+                actions = [
+                    episode_actions(rows, seat["time"], seat["age"].numpy())
+                    for rows, seat in zip(own[worker : worker + 1] if local else own, state["seats"], strict=True)
+                ]
+                world.set_state(state["world"], actions)
+            except (ValueError, EnvError) as error:
+                return str(error)
+    return None
 
 
-def _rows_of(system: System, worker: int) -> list[dict[str, np.ndarray]]:
-    """A worker's columns of every agent; a local agent's of its own."""
-    if system.shared is not None:
-        plan = system.plans[worker]
-        return [worker_rows(plan.storage, plan.streams, 0)]
-    return [worker_rows(plan.storage, plan.streams, worker) for plan in system.plans]
-
-
-def _worker_states(system: System) -> list[dict[str, Any]]:
+def _worker_states(plans: Sequence[AgentPlan], run_dir: Path, local: bool) -> list[dict[str, Any]]:
     """Where each worker, or local agent, stood."""
-    if system.shared is None:
-        workers = range(system.plans[0].streams.num_workers)
-        return [checkpoint.load(snapshot_path(system.run_dir, worker)) for worker in workers]
-    return [(checkpoint.newest(plan.folder) or {})["rollout"] for plan in system.plans]
+    if not local:
+        workers = range(plans[0].streams.num_workers)
+        return [checkpoint.load(snapshot_path(run_dir, worker)) for worker in workers]
+    return [(checkpoint.newest(plan.folder) or {})["rollout"] for plan in plans]
 
 
 def _close_all(plan: AgentPlan) -> None:

@@ -104,6 +104,7 @@ EVALUATION = (
     Metric("eval_return_mean", float, "return", "Undiscounted return of greedy episodes, mean.", True),
     Metric("eval_return_std", float, "return", "Its standard deviation over the episodes."),
     Metric("eval_episodes", int, "episodes", "How many they are; several agents: of all."),
+    Metric("eval_cut_episodes", int, "episodes", "Of them cut at evaluator.max_episode_steps."),
     Metric("eval_length_mean_frames", float, "frames", "Their mean length."),
     Metric("eval_overestimation", float, "", "Value of their first action less the discounted return of it, mean."),
     Metric("eval_s", float, "s", "Time that the evaluation took."),
@@ -113,6 +114,7 @@ FINAL = (
     Metric("final_<policy>_return_mean", float, "return", "Fresh greedy episodes of the best or last policy, mean."),
     Metric("final_<policy>_return_std", float, "return", "Its standard deviation over the episodes."),
     Metric("final_<policy>_episodes", int, "episodes", "How many they are."),
+    Metric("final_<policy>_cut_episodes", int, "episodes", "Of them cut at evaluator.max_episode_steps."),
 )  # fmt: skip
 
 LEAGUE = (Metric("elo_<player>", float, "Elo", "Rating above random play in the league at the end of the run."),)
@@ -138,7 +140,9 @@ SUMMARY = (
     Metric("eval_return_mean", float, "return", "Final evaluation of the best policy on fresh episodes, mean."),
     Metric("eval_return_std", float, "return", "Its standard deviation over the episodes."),
     Metric("eval_episodes", int, "episodes", "How many they are."),
+    Metric("eval_cut_episodes", int, "episodes", "Of them cut at evaluator.max_episode_steps."),
     Metric("eval_last_return_mean", float, "return", "The same of the last policy."),
+    Metric("eval_last_episodes", int, "episodes", "How many they are."),
     Metric("eval_return_mean_by_agent", dict, "return", "The best policy's, by agent."),
     Metric("redrawn_rows", int, "rows", "Rows drawn anew, as they were overwritten meanwhile."),
     Metric("learner_restarts", int, "", "Learner processes that took the place of a dead or hung one."),

@@ -40,6 +40,7 @@ from trainer.processes import collector as collecting
 from trainer.processes import evaluator as evaluating
 from trainer.processes import learner as learning
 from trainer.processes import local_agent as local_agents
+from trainer.processes import task as tasks
 from trainer.processes.learner import Agent, StackedAgents
 from trainer.reading import ReadError
 from trainer.replay import worker_rows
@@ -48,6 +49,7 @@ from trainer.run_folder import remove_partial
 from trainer.shared import SharedAgent
 from trainer.shared_device import DeviceAgent
 from trainer.signals import STOPPING, StopSignals
+from trainer.tasks import Task, carry_out
 from trainer.telemetry import Telemetry
 from trainer.trace import NoTrace, Trace, merge
 
@@ -278,10 +280,10 @@ class System:
     def _start_evaluator(self) -> None:
         config, weights = self.config, self.flat().share_memory_()
 
-        def start(pipe: Connection) -> BaseProcess:
+        def start(pulse: Tensor, pipe: Connection) -> BaseProcess:
             process = mp.get_context().Process(
                 target=evaluating.run,
-                args=(config, self.players(), self.run_dir, weights, pipe),
+                args=(config, self.players(), self.run_dir, weights, pulse, pipe),
                 name="evaluator",
                 daemon=True,
             )
@@ -308,11 +310,13 @@ class System:
         if self.shared is not None:
             self.shared.agent.dismiss()  # no local agent waits for it any more
         if self.evaluator is not None:
-            self.evaluator.close()
+            self.evaluator.stop()  # and closes its environments while the others end
         for learner in self.learners:
             learner.close()
         if self.collectors is not None:
             self.collectors.close()
+        if self.evaluator is not None:
+            self.evaluator.close()
         for rollout in self.rollouts:
             rollout.world.close()
             rollout.trace.save()
@@ -326,6 +330,31 @@ class System:
         torch.set_num_threads(self.config.learner.num_threads)
         if self.shared is not None:
             self.shared.agent.close()  # last: a device that has failed fails here again
+
+
+def beside(config: Config, task: Task, event: Callable[..., None] | None = None) -> Any:
+    """Do a task in a process of its own, or in the schedule ``sequential`` in this one; what its work returned.
+
+    Args:
+        config: the run.
+        task: what is to be done.
+        event: is told of failures that are survived, as `Loggers.event` is; None: none is.
+
+    Raises:
+        TaskFailed: it failed, or failed too often.
+    """
+    start = None if config.schedule.name == "sequential" else partial(start_task, config)
+    return carry_out(task, start, config.faults, event)
+
+
+def start_task(config: Config, task: Task, pulse: Tensor, pipe: Connection) -> BaseProcess:
+    """A process that does one thing and ends."""
+    use_fork_server()
+    process = mp.get_context().Process(
+        target=tasks.run, args=(config, task.role, task.work, pulse, pipe), name=task.name, daemon=True
+    )
+    process.start()
+    return process
 
 
 def snapshot_path(run_dir: Path, worker: int) -> Path:
@@ -386,7 +415,7 @@ def use_fork_server() -> None:
         os.environ.setdefault(name, "1")
     mp.set_start_method("forkserver", force=True)  # importing torchrl has set spawn
     multiprocessing.set_forkserver_preload(
-        ["trainer.forkserver", "trainer.processes.local_agent", "trainer.processes.evaluator"]
+        ["trainer.forkserver", "trainer.processes.local_agent", "trainer.processes.evaluator", "trainer.processes.task"]
     )
     # Blocked from birth, for Ctrl-C and what a batch system sends go to them too: they end when the main process says.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)

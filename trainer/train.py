@@ -11,22 +11,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-import envs
 from envs import EnvError, EnvSpec
-from trainer import checkpoint, league, plot, run_folder, seeds
+from trainer import plot, run_folder
 from trainer.agents import streams_of, wants_values
-from trainer.building import build, choose_device
+from trainer.building import build, choose_device, describe
 from trainer.config import Config, first_line, to_dict
 from trainer.errors import RunFailed, device_failure
+from trainer.final import finish, report
 from trainer.learning import NotFinite
 from trainer.loggers import RunInfo, open_loggers
 from trainer.loggers.sink import plain_value
 from trainer.metrics import Every, EverySeconds
 from trainer.overrides import own_config
-from trainer.processes import evaluator as evaluating
 from trainer.processes.evaluator import Evaluation
 from trainer.processes.learner import IDLE_S
 from trainer.reading import ReadError
@@ -56,7 +54,7 @@ def train(config: Config, command: list[str]) -> dict[str, Any]:
     prepare_process()
     allow_open_files()
     torch.set_num_threads(config.learner.num_threads)
-    world = envs.describe_world(config.env)
+    world = describe(config)
     device = choose_device(config.learner.device)
     with run_folder.opened(config, command) as (run_dir, config):
         with run_folder.scratch_folder(Path(config.replay.scratch_dir or run_dir / "scratch")) as scratch:
@@ -99,8 +97,10 @@ def _train_in(
             _run(system, summary)
         except Stopped:
             summary |= {"status": "stopped", "reason": f"signal {stop.name}", "stop_signal": stop.number}
-        except Exception as cause:
-            error = device_failure(cause, device) or cause
+        except (Exception, SystemExit) as cause:  # which a user's environment raises in `sequential`
+            error: Exception = RunFailed(f"the environment ended this process: sys.exit({cause})")
+            if not isinstance(cause, SystemExit):
+                error = device_failure(cause, device) or cause
             summary["reason"] = first_line(error)
             if isinstance(error, RunFailed) and error.traceback:
                 loggers.event(f"traceback of the {error.role}:\n{error.traceback}", role=error.role, pid=error.pid)
@@ -125,7 +125,7 @@ def _train_in(
 
 def _run(system: System, summary: dict[str, Any]) -> None:
     """Start the system, train, stop it and evaluate; ``summary`` takes what is known, however that ends."""
-    config, stop, loop = system.config, system.stop, Loop(system)
+    stop, loop = system.stop, Loop(system)
     try:
         with stop.raising(after_s=0):
             system.start()
@@ -147,14 +147,7 @@ def _run(system: System, summary: dict[str, Any]) -> None:
     finally:
         system.close()
     with stop.raising(after_s=0):
-        summary |= final_evaluation(system)
-        if system.pool is not None and config.evaluator.league_games:
-            summary |= league.at_end(config, system.run_dir, system.loggers.event)
-            elo = {
-                f"elo_{name}": value for name, value in summary.get("elo", {}).items() if name in ("best", "scripted")
-            }
-            if elo:
-                system.loggers.write({"frames": summary["frames"], "wall_s": summary["wall_s"], **elo})
+        finish(system, summary)
     summary |= {"status": "finished"}
 
 
@@ -301,86 +294,6 @@ def _last_figures(system: System) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def report(system: System, evaluation: Evaluation) -> None:
-    """An evaluation to the loggers."""
-    best = ", the best so far" if evaluation.best else ""
-    system.loggers.event(
-        f"evaluation at {evaluation.frames} frames: return {evaluation.mean:.1f} +- {evaluation.std:.1f} over "
-        f"{len(evaluation.returns)} greedy episodes{best}",
-        role="evaluator",
-        pid=evaluation.pid,
-    )
-    if evaluation.problem:
-        system.loggers.event(
-            f"warning: the best policy could not be kept ({evaluation.problem}): make room in {system.run_dir}",
-            role="evaluator",
-        )
-    system.loggers.write(
-        {
-            "frames": evaluation.frames,
-            "wall_s": evaluation.taken_at - system.telemetry[0].start,
-            "eval_return_mean": evaluation.mean,
-            "eval_return_std": evaluation.std,
-            "eval_episodes": len(evaluation.returns),
-            "eval_length_mean_frames": float(np.mean(evaluation.lengths)),
-            "eval_overestimation": evaluation.overestimation,
-            "eval_s": evaluation.seconds,
-            **{f"{name}/eval_return_mean": mean for name, mean in evaluation.by_agent.items()},
-        }
-    )
-
-
 def reached(config: Config, evaluation: Evaluation) -> bool:
     """Whether the run may end with this evaluation."""
     return config.evaluator.stop_at_return is not None and evaluation.mean >= config.evaluator.stop_at_return
-
-
-def final_evaluation(system: System) -> dict[str, Any]:
-    """Fresh greedy episodes of the last and of the best policy; ``eval_*`` is the best one's.
-
-    "Best" was chosen by the run's evaluations, the last policy's among them, on other episodes: its figure here is not
-    the maximum it was chosen by.
-    """
-    config, folder, results = system.config, system.run_dir, {}
-    crew = evaluating.Players(system.players())
-    last = checkpoint.load(folder / "checkpoints" / "last_policy.pt")
-    if not (folder / "best" / "policy.pt").exists():  # no evaluation was asked for during the run
-        checkpoint.write_aside(last, folder / "best" / "policy.pt")
-    best = checkpoint.load(folder / "best" / "policy.pt")
-    if best["frames"] != last["frames"]:
-        judge = evaluating.Judge(config, system.players(), folder)
-        report(system, judge.evaluate(last["weights"], last["frames"], time.monotonic()))
-        judge.close()
-        best = checkpoint.load(folder / "best" / "policy.pt")
-    wall_s = time.monotonic() - system.telemetry[0].start
-    for name, kept in (("last", last), ("best", best)):
-        crew.load(kept["weights"])
-        world = evaluating.world_of(config, min(config.evaluator.num_envs, config.evaluator.final_episodes))
-        seed = seeds.of_final_evaluation(config.seed, config.evaluator.num_envs)
-        played = evaluating.evaluate(crew, world, config.evaluator.final_episodes, seed)
-        results[name] = [episode for own in played for episode in own.returns]
-        world.close()
-        system.loggers.event(
-            f"final evaluation, {name} policy: return {np.mean(results[name]):.1f} +- {np.std(results[name]):.1f} over "
-            f"{config.evaluator.final_episodes} greedy episodes",
-            role="evaluator",
-        )
-        system.loggers.write(
-            {
-                "frames": kept["frames"],
-                "wall_s": wall_s,
-                f"final_{name}_return_mean": float(np.mean(results[name])),
-                f"final_{name}_return_std": float(np.std(results[name])),
-                f"final_{name}_episodes": len(results[name]),
-            }
-        )
-    figures: dict[str, Any] = {
-        "eval_return_mean": float(np.mean(results["best"])), "eval_return_std": float(np.std(results["best"])),
-        "eval_episodes": config.evaluator.final_episodes, "eval_last_return_mean": float(np.mean(results["last"])),
-    }  # fmt: skip
-    if len(played) > 1:
-        names = [plan.name for plan in system.plans]
-        figures["eval_return_mean_by_agent"] = {
-            name: float(np.mean(own.returns)) for name, own in zip(names, played, strict=True)
-        }
-    return figures

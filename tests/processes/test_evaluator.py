@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from trainer.boards import split_error
 from trainer.config import AlgorithmConfig, Config, EnvConfig, EvaluatorConfig
 from trainer.processes import evaluator
 from trainer.processes.evaluator import Evaluation, Players, evaluate
+from trainer.pulse import new_pulse
 from trainer.system import use_fork_server
 
 LONGEST = 7
@@ -70,11 +72,11 @@ def test_the_same_seed_gives_the_same_episodes_on_used_environments():
     assert evaluate(policy, vector, 5, seed=9) == evaluate(policy, vector, 5, seed=9)
 
 
-def test_an_episode_without_end_is_cut_and_counted_once(monkeypatch):
-    monkeypatch.setattr(evaluator, "MAX_EPISODE_STEPS", 4)
+def test_an_episode_without_end_is_cut_and_counted_once():
     policy, vector = counting(2, min_length=LONGEST)
+    policy.configs[0] = replace(policy.configs[0], evaluator=EvaluatorConfig(max_episode_steps=4))
     (played,) = evaluate(policy, vector, 6, seed=0)
-    assert played.lengths == [4, 4]
+    assert played.lengths == [4, 4] and played.cut == 2
     assert played.returns == [float(expected_reward(stream, 0, np.arange(1, 5)).sum()) for stream in range(2)]
 
 
@@ -111,10 +113,10 @@ def remote(tmp_path: Path) -> Iterator[Callable[[Config], tuple[Any, Connection,
 
     def start(config: Config) -> tuple[Any, Connection, torch.Tensor]:
         spec = envs.describe(config.env)
-        weights = Players([(config, spec)]).flat.share_memory_()
+        weights, pulse = Players([(config, spec)]).flat.share_memory_(), new_pulse()
         pipe, theirs = context.Pipe()
         process = context.Process(
-            target=evaluator.run, args=(config, [(config, spec)], tmp_path, weights, theirs), daemon=True
+            target=evaluator.run, args=(config, [(config, spec)], tmp_path, weights, pulse, theirs), daemon=True
         )
         process.start()
         theirs.close()

@@ -4,7 +4,7 @@ Runs in: a process of its own with a lower priority; in the main process for ``s
 Receives: requests (frames at which the weights were taken) through a pipe, the weights through shared memory.
 Sends: returns through the pipe; the best policy so far into the run's folder.
 Waits for: the next request.
-Stops when: the pipe closes, which the main process's end brings about too.
+Stops when: its pulse says so, at its next step; the pipe closes; the parent's death.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
 from multiprocessing.connection import Connection
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 import envs
-from envs import EnvSpec
+from envs import EnvSpec, life
 from envs.world import Observation, Step
 from trainer import child, seeds
 from trainer.acting import FrameStacks, Policy, greedy_policy
@@ -33,10 +34,10 @@ from trainer.boards import error_text, flatten_parameters
 from trainer.checkpoint import load, write_aside
 from trainer.config import Config
 from trainer.opponents import opponents_of_evaluation
+from trainer.pulse import signs_of
 from trainer.trace import all_of, open_trace
 
 PARTS = ("returns", "lengths", "predicted", "discounted")  # of `Episodes`
-MAX_EPISODE_STEPS = 27_000  # a greedy policy may circle for ever: 108,000 Atari frames, as Machado et al. 2018 cut
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class Evaluation:
         discounted: return that came of it, discounted, with rewards as they are trained on.
         best: whether no mean before was above its.
         problem: why the best policy could not be kept.
+        cut: of the episodes those that had not ended at ``evaluator.max_episode_steps``.
+        asked: episodes that were asked for; a sub-environment whose episode is cut plays no further.
         by_agent: mean return of each, where there are several; the lists then hold one agent's episodes after the
             other's.
         pid: of the process that played them.
@@ -67,6 +70,8 @@ class Evaluation:
     discounted: list[float]
     best: bool = False
     problem: str = ""
+    cut: int = 0
+    asked: int = 0
     by_agent: dict[str, float] = field(default_factory=dict)
     pid: int = field(default_factory=os.getpid)
 
@@ -131,6 +136,7 @@ class Episodes:
     lengths: list[int] = field(default_factory=list)
     predicted: list[float] = field(default_factory=list)
     discounted: list[float] = field(default_factory=list)
+    cut: int = 0  # that had not ended at evaluator.max_episode_steps
 
 
 class RandomPlayer:
@@ -152,11 +158,12 @@ class RandomPlayer:
 
 def evaluate(
     players: Players, world: Any, episodes: int, seed: int, replaced: Collection[str] = (),
-    watch: Callable[[], bool] | None = None,
+    watch: Callable[[list[Episodes]], bool] | None = None,
 ) -> list[Episodes]:  # fmt: skip
     """Play ``episodes`` greedy episodes; what they brought each agent.
 
-    Every sub-environment plays its fixed share of the episodes, so that short ones are not counted more often.
+    Every sub-environment plays its fixed share of the episodes, so that short ones are not counted more often. One
+    whose episode is cut at ``evaluator.max_episode_steps`` plays no further.
 
     Args:
         players: networks of all agents.
@@ -164,14 +171,14 @@ def evaluate(
         episodes: how many.
         seed: of the sub-environments, and of the process's global generators.
         replaced: agents whose place a random player takes.
-        watch: called after every step; the rest is not played once it says False.
+        watch: called after every step with what they have brought so far; the rest is not played once it says False.
     """
     n = world.num_envs
     seeds.seed_globals(seed, "evaluator", stage=1)
     observations = world.reset(seed)
     places = []
     for agent, (name, spec) in enumerate(zip(world.agents, world.specs, strict=True)):
-        own = _Place(agent, spec, n, episodes, players.configs[agent].algorithm.gamma)
+        own = _Place(agent, spec, n, episodes, players.configs[agent])
         own.stacks.push(observations[agent], np.ones(n, bool))
         if name in replaced:
             own.act = RandomPlayer(spec, seed + agent)
@@ -189,7 +196,7 @@ def evaluate(
                 own.take(step, world.raw_rewards[own.agent], before, now & ~before)
                 present[own.agent] = now.copy()
             observations = [step[0] for step in steps]
-            if watch is not None and not watch():
+            if watch is not None and not watch([own.played for own in places]):
                 break
     return [own.played for own in places]
 
@@ -197,8 +204,9 @@ def evaluate(
 class _Place:
     """What an agent's episodes have brought so far, over all sub-environments."""
 
-    def __init__(self, agent: int, spec: EnvSpec, n: int, episodes: int, gamma: float) -> None:
-        self.agent, self.gamma, self.stacks, self.played = agent, gamma, FrameStacks(spec, n), Episodes()
+    def __init__(self, agent: int, spec: EnvSpec, n: int, episodes: int, config: Config) -> None:
+        self.agent, self.stacks, self.played = agent, FrameStacks(spec, n), Episodes()
+        self.gamma, self.most_steps = config.algorithm.gamma, config.evaluator.max_episode_steps or np.inf
         self.left = np.array([len(range(i, episodes, n)) for i in range(n)])
         self.total, self.steps = np.zeros(n), np.zeros(n, np.int64)
         self.discounted, self.predicted = np.zeros(n), np.zeros(n)
@@ -218,12 +226,13 @@ class _Place:
         self.total += raw_reward
         self.discounted += self.gamma**self.steps * reward
         self.steps += acted
-        for i in np.flatnonzero((ended | (self.steps >= MAX_EPISODE_STEPS)) & (self.left > 0)):
+        for i in np.flatnonzero((ended | (self.steps >= self.most_steps)) & (self.left > 0)):
             self.played.returns.append(float(self.total[i]))
             self.played.lengths.append(int(self.steps[i]))
             self.played.predicted.append(float(self.predicted[i]))
             self.played.discounted.append(float(self.discounted[i]))
             self.left[i] = self.left[i] - 1 if ended[i] else 0  # one that does not end has no next
+            self.played.cut += not ended[i]
         self.total[ended], self.steps[ended], self.discounted[ended] = 0, 0, 0
 
 
@@ -234,22 +243,41 @@ class Judge:
         config: the run.
         agents: configuration and spec of each agent.
         run_dir: the run's folder; what is the best so far stands there.
+        watch: as :func:`evaluate` takes it.
     """
 
-    def __init__(self, config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path) -> None:
-        self._config, self._path = config, run_dir / "best" / "policy.pt"
-        best = float(load(self._path)["eval_return_mean"]) if self._path.exists() else -np.inf
-        self._best = -np.inf if np.isnan(best) else best  # nobody has evaluated it
-        self._players = Players(agents)
+    def __init__(
+        self, config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path,
+        watch: Callable[[list[Episodes]], bool] | None = None,
+    ) -> None:  # fmt: skip
+        self._config, self._path, self._watch = config, run_dir / "best" / "policy.pt", watch
+        self._players, self._best = Players(agents), -np.inf
+        self._kept: Tensor | None = None  # what another process has found the best, until it is played here
+        if self._path.exists():
+            kept = load(self._path)
+            evaluated = not np.isnan(kept["eval_return_mean"])  # else any is better
+            self._kept = kept["weights"] if evaluated else None
         self._world = world_of(config, min(config.evaluator.num_envs, config.evaluator.episodes))
         self.agents = all_of(self._world.agents)
 
-    def evaluate(self, weights: Tensor, frames: int, taken_at: float) -> Evaluation:
-        """Greedy episodes with ``weights``, float32 [sum of numel]; always on the same seeds."""
+    def evaluate(self, weights: Tensor, frames: int, taken_at: float) -> Evaluation | None:
+        """Greedy episodes with ``weights``, float32 [sum of numel]; always on the same seeds.
+
+        The best policy so far that another process had found is played here first: the figure that it was kept with is
+        of that one's environments, and they may draw a problem when they are made.
+
+        Returns:
+            what they brought; None where ``watch`` said that the rest is not to be played.
+        """
         start = time.monotonic()
-        self._players.load(weights)
-        seed = seeds.of_evaluation(self._config.seed)
-        played = evaluate(self._players, self._world, self._config.evaluator.episodes, seed)
+        if self._kept is not None:
+            again = self._play(self._kept)
+            if again is None:
+                return None
+            self._kept, self._best = None, float(np.mean([value for own in again for value in own.returns]))
+        played = self._play(weights)
+        if played is None:
+            return None
         joint = [list(chain.from_iterable(getattr(own, part) for own in played)) for part in PARTS]
         mean = float(np.mean(joint[0]))
         best, problem = mean >= self._best, ""  # of equally good ones the newest, which has learned longest
@@ -263,8 +291,23 @@ class Judge:
         returns, lengths, predicted, discounted = joint
         return Evaluation(
             frames, returns, lengths, time.monotonic() - start, taken_at, predicted, discounted, best,
-            problem, by_agent if len(played) > 1 else {},
+            problem, sum(own.cut for own in played), self._config.evaluator.episodes * len(played),
+            by_agent if len(played) > 1 else {},
         )  # fmt: skip
+
+    def _play(self, weights: Tensor) -> list[Episodes] | None:
+        """All of the episodes, or None."""
+        self._players.load(weights)
+        going_on = True
+
+        def watch(played: list[Episodes]) -> bool:
+            nonlocal going_on
+            going_on = self._watch is None or self._watch(played)
+            return going_on
+
+        seed = seeds.of_evaluation(self._config.seed)
+        played = evaluate(self._players, self._world, self._config.evaluator.episodes, seed, watch=watch)
+        return played if going_on else None
 
     def close(self) -> None:
         """Close the environments."""
@@ -286,8 +329,9 @@ def save_policy(path: Path, flat: Tensor, frames: int, mean: float, **more: Any)
 
 
 def run(
-    config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path, weights: Tensor, pipe: Connection
-) -> None:
+    config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path, weights: Tensor, pulse: Tensor,
+    pipe: Connection,
+) -> None:  # fmt: skip
     """Body of the process: a request ``(frames, taken_at)`` is answered by an :class:`Evaluation` or an error text.
 
     Args:
@@ -295,18 +339,27 @@ def run(
         agents: configuration and spec of each agent.
         run_dir: the run's folder.
         weights: float32 [sum of numel] in shared memory; the main process writes it before a request only.
+        pulse: of this process (`trainer.pulse`).
         pipe: to the main process.
     """
     child.begin(config, "evaluator")
     os.nice(config.evaluator.nice)
+    beat, ending = signs_of(pulse)
+
+    life.tell(beat)
+
+    def watch(_: object) -> bool:
+        beat()
+        return not ending()
+
     try:
-        judge, trace = Judge(config, agents, run_dir), open_trace(config, "evaluator")
-        trace.follow(judge, "evaluate", "evaluate", judge.agents)
-        while True:
-            evaluation = judge.evaluate(weights, *pipe.recv())
-            trace.save()  # now, for this process is ended from without
-            pipe.send(evaluation)
+        judge, trace = Judge(config, agents, run_dir, watch), open_trace(config, "evaluator")
+        with closing(judge):
+            trace.follow(judge, "evaluate", "evaluate", judge.agents)
+            while (evaluation := judge.evaluate(weights, *pipe.recv())) is not None:
+                trace.save()  # now, for this process may be ended from without
+                pipe.send(evaluation)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the main process closed its end
-    except Exception as error:
-        pipe.send(error_text(error))
+    except BaseException as error:  # what a user's environment raises, SystemExit too
+        child.tell(pipe, error_text(error))
