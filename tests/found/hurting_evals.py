@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from typing import Any
@@ -66,7 +67,9 @@ class Fails(Plain):
         if self.how == "exit":
             sys.exit(0)
         if self.how == "segfault":
-            os.kill(os.getpid(), 11)
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self.how == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         if self.how == "hang":
             time.sleep(3_600)
         if self.how == "interrupt":
@@ -105,6 +108,15 @@ class Endless(Plain):
         return super().step(action)
 
 
+class SlowReset(Plain):
+    """A reset takes half a second where it is evaluated."""
+
+    def reset(self, **more: Any) -> tuple[Any, dict[str, Any]]:
+        if role() in ("evaluator", "final evaluation"):
+            time.sleep(0.5)
+        return super().reset(**more)
+
+
 class Slow(Plain):
     """The first of its episodes ends after 3 steps, all others never, and steps of the final evaluation take 0.1 s."""
 
@@ -122,5 +134,5 @@ class Slow(Plain):
 
 
 log(what="imported")
-for kind in (Deterministic, Logged, Fails, OwnProblem, Endless, Slow):
+for kind in (Deterministic, Logged, Fails, OwnProblem, Endless, SlowReset, Slow):
     gym.register(f"Hurting/{kind.__name__}-v0", kind)
