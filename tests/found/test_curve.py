@@ -17,18 +17,21 @@ def lines_of(axes):
 
 
 def test_the_curve_shows_evaluations_and_the_best_policy_of_a_real_run_that_went_on(run):
-    """1.5: a run of 600 frames is ended, its last rows are lost, and it goes on to 1,000."""
+    """1.5: a run of 600 frames has told of 640, as one that is killed has, and goes on from 600 to 1,000."""
     first = run("env.id=Hurting/Plain-v0", *JUDGED)
     assert first.code == 0, first.said
     judged = [row["frames"] for row in first.rows if "eval_return_mean" in row]
     assert judged == [200, 400, 600]
     assert "evaluation" in first.out and (first.run_dir / "curve.png").stat().st_size > 10_000
+    lost = [{**row, "frames": 640} for row in first.rows if "updates" in row or "eval_return_mean" in row][-2:]
+    with open(first.run_dir / "metrics.jsonl", "a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in lost)
     ended = run(f"resume={first.run_dir}", "budget_frames=1000", quick=False)
     assert ended.code == 0, ended.said
     found, problem = rows.read(ended.run_dir)
-    assert problem == "" and len(found) == len(ended.rows)  # nothing was gone through twice
+    assert problem == "" and found == [row for row in ended.rows if row not in lost]
     axes = plot.draw({ended.run_dir: found}).axes[0]
-    expected = [(row["frames"], row["eval_return_mean"]) for row in ended.rows if "eval_return_mean" in row]
+    expected = [(row["frames"], row["eval_return_mean"]) for row in found if "eval_return_mean" in row]
     assert [frames for frames, _ in expected] == [200, 400, 600, 800, 1000]
     assert tuple(map(list, zip(*expected, strict=True))) in [
         tuple([*map(float, data)] for data in line) for line in lines_of(axes)
@@ -52,7 +55,6 @@ def test_damaged_metrics_cost_no_run_its_summary_and_no_plot_a_traceback(run, da
     assert (again.run_dir / "metrics.csv.damaged").read_bytes() == damage
     drawn = run(str(ended.run_dir), module="trainer.plot")
     assert drawn.code == 0 and drawn.err.count("\n") == 1 and "Traceback" not in drawn.said
-    assert json.dumps(again.summary)
 
 
 def test_plot_says_in_one_sentence_what_is_no_run(run, tmp_path):
