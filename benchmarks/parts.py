@@ -28,7 +28,7 @@ from trainer.system import System
 from trainer.train import Loop, _train
 
 NO_LIMIT = 2**60  # frames
-BUDGET = "budget_frames=1_000_000_000_000"  # never used up
+BUDGET = "budget_frames=10_000_000_000"  # never used up
 SETTLE_S = 0.1  # after a process was let go
 ENOUGH = -1  # in place of a signal's number
 

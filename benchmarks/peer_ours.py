@@ -1,6 +1,6 @@
 """One job of ``works.py`` by this trainer; prints the JSON line that the drivers of other libraries print.
 
-    python -m benchmarks.peer_ours --env CartPole-v1 --envs-per-worker 16
+    python -m benchmarks.peer_ours --env CartPole-v1 --n-envs 16
 
 The wall time is the training loop's: from letting the collectors go to the last update. Building the processes is
 ``startup_s``, as with the others.
@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="frames; 0: the job's own")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1, help="torch threads of the learner")
-    parser.add_argument("--envs-per-worker", type=int, default=16)
+    parser.add_argument("--n-envs", type=int, default=16, help="of each worker")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="further keys of the trainer")
     args = parser.parse_args()
@@ -29,7 +29,7 @@ def main() -> None:
     from benchmarks.machine import Meter, peer_line
 
     steps = args.steps or WORKS[args.env].steps
-    keys = arguments(args.env, steps, args.seed, args.threads, args.envs_per_worker, args.workers)
+    keys = arguments(args.env, steps, args.seed, args.threads, args.n_envs, args.workers)
     with parts.opened(parts.config(*keys, *args.set)) as system:
         meter = Meter()
         trained = parts.train(system)
@@ -38,7 +38,7 @@ def main() -> None:
     print(
         peer_line(
             meter, trained.frames, trained.updates, trained.wall_s, peer="ours", version=_version(), env=args.env,
-            seed=args.seed, threads=args.threads, n_envs=args.envs_per_worker, workers=args.workers,
+            seed=args.seed, threads=args.threads, n_envs=args.n_envs, workers=args.workers,
             mean_return_100=None if math.isnan(episodes) else episodes,
         ),
         flush=True,

@@ -5,17 +5,19 @@
 As its documentation puts it together: ``Collector``, ``LazyTensorStorage``, ``DQNLoss``, ``HardUpdate``, its logging
 off. It differs from the job in this: it collects 1,000 frames and then makes 100 updates (the rhythm of TorchRL's own
 example, and faster for it than 10 and 1); the frames before learning starts are taken at random, and all but the last
-1,000 of them never reach its replay; after these it learns already, which makes 9,100 updates instead of 9,000.
+1,000 of them never reach its replay. As it learns behind each batch, the first one included, learning starts a batch
+later than the job says, for the job's number of updates.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import warnings
 from typing import Any
 
 ENV_ID = "CartPole-v1"
-FRAMES_PER_BATCH = 1_000
+FRAMES_PER_BATCH = 1_000  # about: a multiple of the environments that gives a whole number of updates
 
 
 def make_env(n_envs: int, seed: int) -> Any:
@@ -48,6 +50,8 @@ def make_trainer(args: argparse.Namespace, steps: int) -> Any:
     from benchmarks.works import EPSILON_END, EPSILON_SHARE, EPSILON_START, GAMMA, WORKS
 
     work = WORKS[ENV_ID]
+    unit = math.lcm(args.n_envs, work.train_every)
+    frames = max(1, round(FRAMES_PER_BATCH / unit)) * unit
     env = make_env(args.n_envs, args.seed)
     network = MLP(in_features=4, out_features=2, num_cells=list(work.hidden), activation_class=torch.nn.ReLU)
     actor = QValueActor(network, in_keys=["observation"], spec=env.action_spec_unbatched, action_space="categorical")
@@ -55,8 +59,8 @@ def make_trainer(args: argparse.Namespace, steps: int) -> Any:
         env.action_spec_unbatched, EPSILON_START, EPSILON_END, annealing_num_steps=round(EPSILON_SHARE * steps)
     )
     collector = Collector(
-        env, TensorDictSequential(actor, greedy), frames_per_batch=FRAMES_PER_BATCH, total_frames=steps,
-        init_random_frames=work.learning_starts,
+        env, TensorDictSequential(actor, greedy), frames_per_batch=frames, total_frames=steps,
+        init_random_frames=work.learning_starts + frames,
     )  # fmt: skip
     loss = DQNLoss(actor, delay_value=True, loss_function="smooth_l1", action_space="categorical")
     loss.make_value_estimator(gamma=GAMMA)
@@ -64,7 +68,7 @@ def make_trainer(args: argparse.Namespace, steps: int) -> Any:
         collector=collector,
         total_frames=steps,
         frame_skip=1,
-        optim_steps_per_batch=FRAMES_PER_BATCH // work.train_every,
+        optim_steps_per_batch=frames // work.train_every,
         loss_module=loss,
         optimizer=torch.optim.Adam(loss.parameters(), lr=work.lr),
         clip_norm=10.0,

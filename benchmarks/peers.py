@@ -1,13 +1,14 @@
 """Side by side with other libraries: the same jobs, the same replay ratio, in one run on this machine.
 
-    python -m benchmarks.peers [--json FILE] [--peerbench DIR] [--venvs DIR] [--only NAME ...] [--solve ppo]
+    python -m benchmarks.peers [--json FILE] [--sb3 PYTHON] [--only NAME ...] [--solve ppo]
 
-Each job of ``works.py`` is run by this trainer (``peer_ours.py``), by Stable-Baselines3 (``sb3_dqn.py`` in the folder
-of peers' drivers, in its own virtual environment, made by that folder's ``install.sh sb3``) and, CartPole only, by
-TorchRL's DQNTrainer (``peer_torchrl.py``), by turns. Each side has several settings of threads and environments, and
-its best one counts, by the median over the repeats. Then the time to solve CartPole: seconds from the first frame to
-the weights whose greedy mean over 20 episodes is at least 475, with the trainer's default preset. A driver that is
-missing or fails leaves a row without a value.
+Each job of ``works.py`` is run by this trainer (``peer_ours.py``), by Stable-Baselines3 (``peer_sb3.py``, by the Python
+of an environment of its own: ``pip install torch==2.13.0``, then ``"stable-baselines3==2.9.*" "gymnasium[box2d]" ale-py
+opencv-python-headless``) and, CartPole only, by TorchRL's DQNTrainer (``peer_torchrl.py``), by turns. Both sides choose
+among the same numbers of environments and threads, and the best choice of each counts, by the median over the repeats.
+A row below each comparison says by how much their updates for each frame differ, which the bar holds to 1 %. Then the
+time to solve CartPole: seconds from the first frame to the weights whose greedy mean over 20 episodes is at least 475,
+with the trainer's default preset. A driver that is missing or fails leaves a row without a value.
 """
 
 from __future__ import annotations
@@ -41,56 +42,37 @@ class Comparison:
     Args:
         name: for ``--only`` and the rows.
         env_id: the job.
-        ours: settings of this trainer to choose from, as words of ``peer_ours.py``.
         peer: who it is compared to.
-        theirs: settings of the peer to choose from, as words of its driver.
+        envs: numbers of environments that both sides choose from.
         bar: least ratio of frames per second; None: for information.
+        their_envs: of a peer that is held to less, as it is documented; None: the same.
     """
 
     name: str
     env_id: str
-    ours: tuple[str, ...]
     peer: str
-    theirs: tuple[str, ...]
+    envs: tuple[int, ...]
     bar: float | None
+    their_envs: tuple[int, ...] | None = None
 
 
-OURS = {
-    "CartPole-v1": ("--envs-per-worker 16", "--envs-per-worker 64"),
-    "LunarLander-v3": ("--envs-per-worker 16", "--envs-per-worker 16 --threads 2"),
-    "ALE/Pong-v5": ("--envs-per-worker 8", "--envs-per-worker 8 --threads 2"),
-}
+THREADS = (1, 2)
+UPDATES_DIFFER = 1.0  # per cent, at most
 COMPARISONS = (
-    Comparison(
-        "cartpole", "CartPole-v1", OURS["CartPole-v1"], "Stable-Baselines3",
-        ("--n-envs 8", "--n-envs 8 --threads 2"), 2.5,
-    ),
-    Comparison(
-        "lunarlander", "LunarLander-v3", OURS["LunarLander-v3"], "Stable-Baselines3",
-        ("--n-envs 8", "--n-envs 8 --threads 2"), 1.6,
-    ),
-    Comparison(
-        "pong", "ALE/Pong-v5", OURS["ALE/Pong-v5"], "Stable-Baselines3",
-        ("--n-envs 1 --threads 2", "--n-envs 8", "--n-envs 8 --threads 2"), 1.3,
-    ),
-    Comparison(
-        "torchrl", "CartPole-v1", OURS["CartPole-v1"][:1], "TorchRL DQNTrainer",
-        ("--n-envs 1", "--n-envs 1 --threads 2"), 10.0,
-    ),
-    # As nobody documents it, but as fast as it goes in one process.
-    Comparison(
-        "torchrl-vector", "CartPole-v1", OURS["CartPole-v1"][:1], "TorchRL DQNTrainer with 8 environments",
-        ("--n-envs 8",), None,
-    ),
-)  # fmt: skip
+    Comparison("cartpole", "CartPole-v1", "Stable-Baselines3", (8, 16, 64), 2.5),
+    Comparison("lunarlander", "LunarLander-v3", "Stable-Baselines3", (8, 16), 1.6),
+    Comparison("pong", "ALE/Pong-v5", "Stable-Baselines3", (1, 8), 1.3),
+    Comparison("torchrl", "CartPole-v1", "TorchRL DQNTrainer", (8, 16, 64), None),
+    Comparison("torchrl-documented", "CartPole-v1", "TorchRL DQNTrainer, one environment", (8, 16, 64), 10.0, (1,)),
+)
 
 
-def run(command: Sequence[str], cwd: Path = ROOT) -> dict[str, Any]:
+def run(command: Sequence[str]) -> dict[str, Any]:
     """The JSON line that a driver prints; ``{"error": ...}`` when it prints none."""
     environment = {k: v for k, v in os.environ.items() if k not in NOT_ONE_THREAD} | {"PYTHONDONTWRITEBYTECODE": "1"}
     print("$", " ".join(command), file=sys.stderr, flush=True)
     try:
-        done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"error": str(error)}
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -101,45 +83,77 @@ def run(command: Sequence[str], cwd: Path = ROOT) -> dict[str, Any]:
     return json.loads(lines[-1])
 
 
-def commands(comparison: Comparison, args: argparse.Namespace) -> tuple[list[list[str]], list[list[str]], Path]:
-    """Command lines of our settings and of the peer's, and the folder that the peer's run in."""
+def commands(comparison: Comparison, args: argparse.Namespace) -> dict[str, dict[str, list[str]]]:
+    """For each side, ``ours`` and ``theirs``, the command line of each choice in words."""
     steps = str(round(WORKS[comparison.env_id].steps * args.share))
     own = [sys.executable, "-m", "benchmarks.peer_ours", "--env", comparison.env_id, "--steps", steps]
     if comparison.peer.startswith("TorchRL"):
-        base, cwd = [sys.executable, "-m", "benchmarks.peer_torchrl", "--steps", steps], ROOT
+        other = [sys.executable, "-m", "benchmarks.peer_torchrl", "--steps", steps]
     else:
-        python = str((args.venvs / "pb_sb3" / "bin" / "python").absolute())
-        base, cwd = [python, "sb3_dqn.py", "--env", comparison.env_id, "--steps", steps], args.peerbench
-    return [[*own, *s.split()] for s in comparison.ours], [[*base, *s.split()] for s in comparison.theirs], cwd
+        other = [str(args.sb3), "-m", "benchmarks.peer_sb3", "--env", comparison.env_id, "--steps", steps]
+
+    def choices(command: list[str], envs: Sequence[int]) -> dict[str, list[str]]:
+        return {
+            f"{n} environments, {threads} threads": [*command, "--n-envs", str(n), "--threads", str(threads)]
+            for n in envs
+            for threads in THREADS
+        }
+
+    return {"ours": choices(own, comparison.envs), "theirs": choices(other, comparison.their_envs or comparison.envs)}
 
 
-def compare(comparison: Comparison, args: argparse.Namespace) -> Row:
-    """The row of one comparison."""
-    ours, theirs, cwd = commands(comparison, args)
-    runs: dict[tuple[str, int], list[dict[str, Any]]] = {}
+Lines = dict[str, list[dict[str, Any]]]  # what a side's drivers printed, for each choice in words
+
+
+def compare(comparison: Comparison, args: argparse.Namespace) -> list[Row]:
+    """Run both sides by turns; the rows of the comparison."""
+    sides = commands(comparison, args)
+    lines: dict[str, Lines] = {side: {} for side in sides}
     for _ in range(args.repeats):
-        for side, lines, folder in (("ours", ours, ROOT), ("theirs", theirs, cwd)):
-            for i, command in enumerate(lines):
-                runs.setdefault((side, i), []).append(run(command, folder))
-    mine, my_words = best(runs, "ours", comparison.ours)
-    other, other_words = best(runs, "theirs", comparison.theirs)
-    name = f"peers, {comparison.env_id}, frames/s / {comparison.peer}"
-    ratio = mine / other if other > 0 else math.nan
-    return Row(name, ratio, bar=comparison.bar, detail=f"ours {my_words}; {comparison.peer} {other_words}")
+        for side, choices in sides.items():
+            for words, command in choices.items():
+                lines[side].setdefault(words, []).append(run(command))
+    return rows_of(comparison, lines["ours"], lines["theirs"])
 
 
-def best(runs: dict[tuple[str, int], list[dict[str, Any]]], side: str, settings: Sequence[str]) -> tuple[float, str]:
-    """The highest median of frames per second among a side's settings, and words for it; NaN when no setting ran."""
-    medians = {}
-    for i, words in enumerate(settings):
-        rates = [line["env_steps_per_s"] for line in runs[side, i] if "error" not in line]
-        if rates:
-            medians[words] = statistics.median(rates)
-    if not medians:
-        return math.nan, f"failed ({runs[side, 0][0]['error']})"
-    words = max(medians, key=lambda key: medians[key])
-    updates = next(line["updates"] for line in runs[side, settings.index(words)] if "error" not in line)
-    return medians[words], f"{figure(medians[words])}/s with {words} ({updates} updates)"
+def rows_of(comparison: Comparison, ours: Lines, theirs: Lines) -> list[Row]:
+    """The ratio of frames per second, and by how much updates for each frame differ."""
+    mine, other = best(ours), best(theirs)
+    name = f"peers, {comparison.env_id}"
+    return [
+        Row(f"{name}, frames/s / {comparison.peer}", mine.rate / other.rate if other.rate > 0 else math.nan,
+            bar=comparison.bar, detail=f"ours {mine.words}; theirs {other.words}"),
+        Row(f"{name}, updates for each frame, difference to {comparison.peer}",
+            100 * abs(mine.ratio / other.ratio - 1) if other.ratio > 0 else math.nan, "%", UPDATES_DIFFER, True,
+            detail=f"{mine.updates:,} updates of {mine.frames:,} frames; {other.updates:,} of {other.frames:,}"),
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Best:
+    """The choice of a side that counts; NaN where none ran."""
+
+    rate: float = math.nan
+    updates: int = 0
+    frames: int = 0
+    words: str = "failed"
+
+    @property
+    def ratio(self) -> float:
+        """Updates for each frame."""
+        return self.updates / self.frames if self.frames else math.nan
+
+
+def best(choices: Lines) -> Best:
+    """The highest median of frames per second among a side's choices."""
+    found = [Best(words=f"failed ({lines[0]['error']})") for lines in choices.values() if "error" in lines[0]][:1]
+    for words, lines in choices.items():
+        ran = [line for line in lines if "error" not in line]
+        if ran:
+            rate = statistics.median(line["env_steps_per_s"] for line in ran)
+            told = f"{figure(rate)}/s with {words}"
+            found.append(Best(rate, ran[0]["updates"], ran[0]["env_steps"], told))
+    return max(found, key=lambda one: -1.0 if math.isnan(one.rate) else one.rate)
 
 
 def solve_ours(seed: int, args: argparse.Namespace) -> float:
@@ -163,8 +177,7 @@ def solve_ours(seed: int, args: argparse.Namespace) -> float:
 def solve_sb3(seed: int, args: argparse.Namespace, how: str) -> float:
     """Seconds to solve CartPole by Stable-Baselines3 with rl-zoo3's settings for ``ppo`` or DQN (``zoo``)."""
     words = {"ppo": "--n-envs 8 --steps 100000", "zoo": "--steps 50000"}[how].split()
-    python = str((args.venvs / "pb_sb3" / "bin" / "python").absolute())
-    line = run([python, "sb3_dqn.py", "--solve", how, "--seed", str(seed), *words], args.peerbench)
+    line = run([str(args.sb3), "-m", "benchmarks.peer_sb3", "--solve", how, "--seed", str(seed), *words])
     if "error" in line:
         return math.nan
     return math.inf if line["solve_greedy_s"] is None else line["solve_greedy_s"]
@@ -182,9 +195,9 @@ def solve_row(name: str, solve: Callable[[int], float], bar: float | None) -> Ro
 def main() -> None:
     names = [comparison.name for comparison in COMPARISONS] + ["solve"]
     arguments = parser("The same jobs by this trainer and by other libraries.", repeats=3)
-    drivers = ROOT.parent / "shared" / "peerbench"
-    arguments.add_argument("--peerbench", type=Path, default=drivers, help="peers' drivers")
-    arguments.add_argument("--venvs", type=Path, default=Path("/tmp/peer-venvs"), help="peers' virtual environments")
+    arguments.add_argument(
+        "--sb3", type=Path, default=Path("python-with-sb3"), help="Python that has Stable-Baselines3"
+    )
     arguments.add_argument("--only", nargs="*", default=names, choices=names)
     arguments.add_argument("--solve", nargs="*", default=[], choices=("ppo", "zoo"), help="peers to solve CartPole too")
     arguments.add_argument("--share", type=float, default=1.0, help="of each job's frames, to try the benchmark itself")
@@ -192,7 +205,7 @@ def main() -> None:
     from benchmarks.machine import Meter
 
     meter = Meter()
-    rows = [compare(comparison, args) for comparison in COMPARISONS if comparison.name in args.only]
+    rows = [row for comparison in COMPARISONS if comparison.name in args.only for row in compare(comparison, args)]
     if "solve" in args.only:
         rows.append(solve_row("time to solve CartPole, default preset", lambda seed: solve_ours(seed, args), SOLVED_S))
         for how in args.solve:

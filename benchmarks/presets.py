@@ -44,8 +44,10 @@ def row(preset: str, summaries: list[dict[str, Any]]) -> Row:
         return statistics.median(summary[key] for summary in summaries)
 
     returns = ", ".join(figure(summary["eval_return_mean"]) for summary in summaries)
+    last = figure(median("eval_last_return_mean"))
     detail = (
-        f"{returns}; {median('frames'):,.0f} frames, {median('wall_s'):.0f} s, {median('frames_per_s'):,.0f} frames/s"
+        f"{returns}; last policies {last}; {median('frames'):,.0f} frames, {median('wall_s'):.0f} s, "
+        f"{median('frames_per_s'):,.0f} frames/s"
     )
     return Row(f"{preset}, median return", median("eval_return_mean"), "", TARGETS.get(preset), detail=detail)
 

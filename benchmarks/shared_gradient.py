@@ -2,8 +2,7 @@
 
     python -m benchmarks.shared_gradient [--json FILE] [--only speed solve async] [--seeds 0 1 2 3 4]
 
-Speed: one update per environment step, MLP 256-256, batch 64, CartPole, 8 sub-environments each. The public
-program (joyRL, one and two processes) does 660 and 1,090 steps/s of this on this machine's like (../shared/seeds.md).
+Speed: one update per environment step, MLP 256-256, batch 64, CartPole, 8 sub-environments each.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from typing import Any
 
 from benchmarks.report import Row, parser, show
 
-PUBLIC = 660.0  # environment steps/s of the public program with one process
 WORK = (
     "preset=cartpole", "algorithm.hidden_sizes=[256,256]", "learner.batch_size=64", "schedule.frames_per_update=1",
     "collector.envs_per_worker=8", "evaluator.stop_at_return=null",
@@ -39,7 +37,7 @@ def rate(seconds: float, *words: str) -> float:
 
 
 def speed(seconds: float, repeats: int) -> list[Row]:
-    """One local agent against the public program, two against one, with and without the lock."""
+    """One local agent, and two against one, with and without the lock."""
     from benchmarks import parts
 
     found = parts.by_turns(
@@ -52,8 +50,7 @@ def speed(seconds: float, repeats: int) -> list[Row]:
     )
     middle = {name: statistics.median(rates) for name, rates in found.items()}
     return [
-        Row("shared gradient, one agent / the public program", middle["one"] / PUBLIC, bar=1.5,
-            detail=f"{middle['one']:,.0f} steps/s, each with an update; {PUBLIC:,.0f} there"),
+        Row("shared gradient, one agent, steps with an update each", middle["one"], "1/s"),
         Row("shared gradient, two agents / one, locked", parts.ratio(found["two"], found["one"]), bar=1.6,
             detail=f"{middle['two']:,.0f} steps/s on 2 cores"),
         Row("shared gradient, two agents / one, hogwild", parts.ratio(found["free"], found["one"]),

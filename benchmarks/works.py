@@ -1,10 +1,9 @@
 """The jobs that are run side by side with other libraries, as data.
 
-The numbers are those of the drivers of peers (``common.py:WORKS`` in their folder, see ``peers.py``), so that every
-library does the same: batch, replay, learning start, updates per frame, target period, learning rate and exploration.
-Everywhere: gamma 0.99, epsilon from 1 to 0.05 over the first half of the run, one-step returns, no double Q-learning,
-Adam; Pong with frame skip 4, 84 x 84 grey, 4 frames stacked, rewards as the game gives them. Loss and clipping as
-Stable-Baselines3 has them by default: Huber, gradient norm 10.
+Every library does the same: batch, replay, learning start, updates per frame, target period, learning rate and
+exploration. Everywhere: gamma 0.99, epsilon from 1 to 0.05 over the first half of the run, one-step returns, no double
+Q-learning, Adam; Pong with frame skip 4, 84 x 84 grey, 4 frames stacked, rewards as the game gives them. Loss and
+clipping as Stable-Baselines3 has them by default: Huber, gradient norm 10.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Agent-steps per second of each grid world with random actions, on one core, against the public program's.
+"""Agent-steps per second of each grid world with random actions, on one core.
 
     python -m benchmarks.worlds [--json FILE]
 
 An agent-step is one action of one agent; drawing the actions and the resets after ``max_turns`` are part of it. NumPy
 works on one core here, and its CPU seconds are counted, so that other work on the machine counts less; the figure is
-the best of several repeats. The public program (sorrel, one world) was measured on the same machine, see `PUBLIC`.
+the best of several repeats.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import time
 from benchmarks.report import Row, parser, show
 
 NUM_WORLDS = 128
-# name -> (agent-steps per second of the public program, world only, random actions; how many times that is the bar)
-PUBLIC = {"treasurehunt": (930, 300), "iowa": (944, 300), "tag": (2_015, 100), "cleanup": (375, 100)}
 
 
 def agent_steps_per_s(name: str, num_worlds: int, seconds: float, repeats: int) -> float:
@@ -44,14 +42,11 @@ def main() -> None:
     made.add_argument("--num-worlds", type=int, default=NUM_WORLDS, help=f"worlds in lockstep ({NUM_WORLDS})")
     args = made.parse_args()
     from benchmarks.machine import Meter
+    from envs.worlds import WORLDS
 
     meter = Meter()
-    rows = []
-    for name, (public, bar) in PUBLIC.items():
-        rate = agent_steps_per_s(name, args.num_worlds, args.seconds, args.repeats)
-        rows.append(Row(f"{name}, agent-steps on one core", rate, "1/s"))
-        detail = f"{rate:,.0f} against {public:,} agent-steps/s"
-        rows.append(Row(f"{name} / public program", rate / public, bar=bar, detail=detail))
+    rates = {name: agent_steps_per_s(name, args.num_worlds, args.seconds, args.repeats) for name in WORLDS}
+    rows = [Row(f"{name}, agent-steps on one core", rate, "1/s") for name, rate in rates.items()]
     show(f"Worlds: {args.num_worlds} in lockstep, random actions", rows, args.json, meter.stop().note())
 
 

@@ -15,6 +15,7 @@ def run(seed, result, hardware="a desk", algorithm="c51", task="Acrobot-v1"):
         "seed": seed,
         "command": f"python -m trainer.run preset=acrobot algorithm={algorithm} seed={seed}",
         "return": result,
+        "last_return": result - 1,
         "frames": 100_000,
         "wall_s": 60.0 * (seed + 1),
         "hardware": hardware,
@@ -54,8 +55,9 @@ def test_table_names_each_lines_hardware_and_ends_with_the_notes(tmp_path, monke
     text = (tmp_path / "learning.md").read_text()
     assert "- a: a cluster; 1 at a time\n- b: a desk; 1 at a time\n" in text
     line = next(line for line in text.splitlines() if line.startswith("| c51"))
-    assert line.startswith("| c51 | -78.0 | -76.0 [")
-    assert line.endswith("| -70.0, -80.0, -78.0 | 100,000 | 2.0 | a, b |")
+    assert line.startswith("| c51 | 0-2 | -78.0 | -76.0 [")
+    assert line.endswith(r"| -70.0, -80.0, -78.0 | -79.0 (-71.0, -81.0, -79.0) | 100,000 | 2.0 | a, b | ? \*\* |")
+    assert r"- \*\* made before 594b125: values begin at 0, no more in the middle of the support" in text
     assert "    python -m trainer.run preset=acrobot algorithm=c51 seed=0\n" in text
     assert text.endswith("## Missed\n\nNothing.\n")
     assert (tmp_path / "learning" / "acrobot-v1.png").stat().st_size > 1_000

@@ -1,0 +1,109 @@
+"""What the evaluator costs collection and learning: their rates with it over their rates without, by turns in one run.
+
+    python -m benchmarks.evaluator [--json FILE]
+
+The trainer's own collector, learner and evaluator on CartPole, whose policy has first been trained, so that greedy
+episodes are as long as they are in a run. ``as the preset has it``: an evaluation every 2,500 frames, collection and
+learning held to the preset's ratio. ``all the time``: the next evaluation begins when one ends, and nothing holds
+collection or learning back: the most that it can take. It runs at ``evaluator.nice``.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+from benchmarks.report import Row, parser, show
+
+if TYPE_CHECKING:
+    from trainer.system import System
+
+TRAINED_FRAMES = 30_000
+CASES = {  # name -> keys, frames between two evaluations
+    "as the preset has it": ((), 2_500),
+    "all the time": (("schedule.frames_per_update=null",), 1),
+}
+
+
+class Turns:
+    """A run's training loop, in turns with evaluations and without.
+
+    Args:
+        system: started.
+        every: frames between two evaluations.
+    """
+
+    def __init__(self, system: System, every: int) -> None:
+        from trainer.schedules import run_async
+
+        self.system, self.every, self.loop = system, every, run_async(system)
+        self.evaluations = 0
+        self.busy_s = 0.0
+
+    def drain(self) -> None:
+        """Let the evaluation end that is under way."""
+        while self.system.evaluator is not None and self.system.evaluator.busy:
+            next(self.loop)
+            self.system.evaluator.poll()
+
+    def learn(self, seconds: float, evaluating: bool) -> tuple[float, float]:
+        """Frames and updates per second over some seconds."""
+        system, evaluator = self.system, self.system.evaluator
+        assert evaluator is not None
+        frames, updates, start = system.total_frames(), system.agents[0].learner.updates, time.perf_counter()
+        asked = frames - self.every
+        while (now := time.perf_counter()) - start < seconds:
+            next(self.loop)
+            if not evaluating:
+                continue
+            if system.total_frames() - asked >= self.every and not evaluator.busy:
+                asked = system.total_frames()
+                evaluator.request()
+            if (evaluation := evaluator.poll()) is not None:
+                self.evaluations += 1
+                self.busy_s += evaluation.seconds
+        spent = now - start
+        rates = (system.total_frames() - frames) / spent, (system.agents[0].learner.updates - updates) / spent
+        self.drain()
+        return rates
+
+
+def measure(name: str, seconds: float, repeats: int) -> list[Row]:
+    """Two rows for one of `CASES`."""
+    from benchmarks import parts
+
+    words, every = CASES[name]
+    config = parts.config("preset=cartpole", parts.BUDGET, "evaluator.stop_at_return=null", *words)
+    with parts.opened(config) as system:
+        turns = Turns(system, every)
+        while system.total_frames() < TRAINED_FRAMES:
+            next(turns.loop)
+        found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+        for _ in range(repeats):
+            for evaluating in found:
+                found[evaluating].append(turns.learn(seconds, evaluating))
+    rows = []
+    for i, who in enumerate(("collector", "learner")):
+        with_it, without = ([rates[i] for rates in found[evaluating]] for evaluating in (True, False))
+        unit = ("frames", "updates")[i]
+        detail = (
+            f"{statistics.median(with_it):,.0f} {unit}/s with it, {statistics.median(without):,.0f} without; "
+            f"{turns.evaluations} evaluations, {100 * turns.busy_s / (seconds * repeats):.0f} % of the time"
+        )
+        rows.append(Row(f"evaluator {name}, {who} keeps", parts.ratio(with_it, without), detail=detail))
+    return rows
+
+
+def main() -> None:
+    args = parser("What the evaluator costs collection and learning.", seconds=5.0).parse_args()
+    from benchmarks.machine import Meter
+
+    meter, rows = Meter(), []
+    for name in CASES:
+        rows += measure(name, args.seconds, args.repeats)
+    show("Evaluator: rate with it / rate without", rows, args.json, meter.stop().note())
+
+
+if __name__ == "__main__":
+    main()
