@@ -212,9 +212,9 @@ def write_table(runs: Iterable[dict[str, Any]]) -> None:
         "all runs with their curves and commits stand in [learning/runs.jsonl](learning/runs.jsonl).\n",
         "**last policy**: the same of each run's last policy, which nothing chose. **made at**: commits of the runs; a "
         "mark says that its command gives something else by now. Presets were tuned on seeds 0 to 4 (see the end), so "
-        "that nothing was chosen by what rows of seeds 5 to 9 show. In runs made before 36cc05b an evaluation, and so a point "
-        "of the curve, bears the frames at which it was asked for; its weights were up to one evaluation's distance later, "
-        "so those curves rise too early.\n",
+        "that nothing was chosen by what rows of seeds 5 to 9 show. In runs made before 36cc05b an evaluation, so a "
+        "point of the curve, bears the frames at which it was asked for; its weights were up to one evaluation's "
+        "distance later, so those curves rise too early.\n",
         "Hardware:\n",
         *(f"- {letter}: {hardware}" for hardware, letter in machines.items()),
         "",
