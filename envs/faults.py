@@ -26,7 +26,9 @@ ALONE = (
 # What messages are about -> what to do.
 REMEDIES = {
     r"unexpected keyword argument '(seed|options)'": f"its reset must take seed=None and options=None; {SHIMMY}",
-    r"unexpected keyword argument 'render_mode'": "its constructor takes no render_mode: it has no pictures",
+    r"(unexpected keyword argument|takes no arguments).*render_mode": (
+        "its constructor takes no render_mode: it has no pictures"
+    ),
     r"\bdisplay\b|\bx11\b|xlib|glfw|no available video device|\begl\b|osmesa|opengl|libgl|pyglet": (
         "where there is no display, put `xvfb-run -a` before the command (for MuJoCo's pictures set MUJOCO_GL=egl or "
         "osmesa)"

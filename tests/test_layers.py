@@ -26,7 +26,7 @@ LAYERS = [
     {"algorithms", "acting", "replay", "recording", "checkpoint", "telemetry", "trace"},
     {"networks", "metrics", "loggers", "boards", "limiter", "plot", "resources", "run_folder", "compose", "timeline"}
     | {"signals", "errors", "pulse", "determinism", "seeds", "scripting", "league_picture", "human"},
-    {"validation", "arguments", "rows", "pictures"},
+    {"validation", "arguments", "rows", "pictures", "video"},
     {"plausibility"},
     {"consistency", "overrides"},
     {"config"},

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from envs import EnvSpec, Leaf
-from trainer.config import AlgorithmConfig
+from trainer.config import AlgorithmConfig, ConfigError
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "silu": nn.SiLU}
 
@@ -52,12 +52,19 @@ class OneHot(nn.Module):
 
 
 class _Image(nn.Module):
-    """Convolutions over an image leaf; uint8 is scaled to [0, 1], a frame stack becomes channels."""
+    """Convolutions over an image leaf, whose frame stack becomes channels.
 
-    def __init__(self, leaf: Leaf, cnn: str, channels_last: bool) -> None:
+    uint8 is scaled to [0, 1], or, with ``scaled``, numbers of any type from their bounds to [-1, 1].
+    """
+
+    def __init__(self, leaf: Leaf, cnn: str, channels_last: bool, scaled: bool = False) -> None:
         super().__init__()
         self.axes, self.stack = leaf.axes, leaf.stack
-        self.scale = 1 / 255
+        self.scale: float | None = 1 / 255 if leaf.dtype == "uint8" else None
+        self.offset = 0.0
+        if scaled and leaf.low:
+            width = leaf.high[0] - leaf.low[0]
+            self.scale, self.offset = 2 / width, -(leaf.high[0] + leaf.low[0]) / width
         self.format = torch.channels_last if channels_last else torch.contiguous_format
         sizes = dict(zip(leaf.axes, leaf.shape, strict=True))
         channels = sizes.get("c", 1) * leaf.stack
@@ -73,7 +80,8 @@ class _Image(nn.Module):
             x = x.flatten(1, 2)
         # Converted and scaled in one pass, then laid out once for all convolutions that see it: torch's conversion of
         # bytes straight into another memory format takes several times as long as both.
-        x = (x * self.scale if x.dtype == torch.uint8 else x.float()).contiguous(memory_format=self.format)
+        x = x.float() if self.scale is None else x * self.scale
+        x = (x + self.offset if self.offset else x).contiguous(memory_format=self.format)
         *parts, activation = self.convolutions
         for part in parts:
             x = part(x)
@@ -204,6 +212,9 @@ class QNetwork(nn.Module):
         values: K numbers to a value, [B, A, K] to [B, A]; None: their mean.
         fractions: number of quantile fractions that acting asks for, which makes the network that of IQN (Dabney et
             al. 2018a, eq. 4 and section 3.1): K numbers at K given fractions in place of fixed ones.
+
+    Raises:
+        ConfigError: observations are to be scaled, and have no bounds.
     """
 
     def __init__(
@@ -216,10 +227,15 @@ class QNetwork(nn.Module):
         fractions: int | None = None,
     ) -> None:
         super().__init__()
+        if config.scale_observations and not any(leaf.low for leaf in spec.leaves):
+            raise ConfigError(
+                f"algorithm.scale_observations=true scales numbers with finite bounds, and {spec.id} declares none: "
+                "leave it out, or declare them in its observation space"
+            )
         encoders: list[nn.Module] = []
         for leaf in spec.leaves:
             if leaf.kind == "image":
-                encoders.append(_Image(leaf, config.cnn, channels_last))
+                encoders.append(_Image(leaf, config.cnn, channels_last, config.scale_observations))
             elif leaf.kind == "discrete":
                 encoders.append(OneHot(leaf.nvec))
             else:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import imageio.v3 as imageio
 import numpy as np
 
 import envs
@@ -20,8 +20,7 @@ from trainer.finished import add_arguments, open_run
 from trainer.play_games import Table, play_games
 from trainer.processes.evaluator import Players, evaluate, world_of
 from trainer.reading import ReadError
-
-VIDEO_FORMATS = (".gif", ".mp4")
+from trainer.video import FORMATS, pictures_of, write_video
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,31 +38,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shown.add_argument("--window", action="store_true", help="show it in a window instead")
     options = parser.parse_args(arguments)
     out = options.out or options.run / "play.mp4"
-    if out.suffix not in VIDEO_FORMATS:
-        parser.error(f"--out {out} must end in {' or '.join(VIDEO_FORMATS)}")
+    if out.suffix not in FORMATS:
+        parser.error(f"--out {out} must end in {' or '.join(FORMATS)}")
+    for name in ("episodes", "max_steps", "fps"):
+        if (value := getattr(options, name)) is not None and value < 1:
+            parser.error(f"--{name.replace('_', '-')} {value} must be at least 1")
     try:
-        config, players = open_run(options.run, options.policy)
-        world = world_of(config, 1, render_mode="human" if options.window else "rgb_array")
-        is_game = hasattr(world, "game")
-        returns: dict[str, list[float]] = {}
-        if is_game:
-            filmed = options.opponent != "human" or options.out is not None
-            pictures = play_games(config, players.flat, world, table_of(options, filmed))
-        elif options.opponent is not None or options.seat is not None:
-            raise ConfigError(f"{config.env.id} is no turn-based game: leave out --opponent and --seat")
-        else:
-            returns, pictures = play(players, world, options.episodes, options.max_steps, options.seed)
-        world.close()
+        returns, pictures, is_game = _played(options)
+        for agent, own in returns.items():
+            who = f" of {agent}" if len(returns) > 1 else ""
+            print(f"returns{who} of {len(own)} finished episodes: {', '.join(f'{r:g}' for r in own) or 'none'}")
+        if pictures:
+            write_video(out, pictures, options.fps or (2 if is_game else 30))
+            print(out)
     except (ConfigError, ReadError, envs.EnvError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {error}{'; without --window a video is written' if options.window else ''}", file=sys.stderr)
         return 2
-    for agent, own in returns.items():
-        who = f" of {agent}" if len(returns) > 1 else ""
-        print(f"returns{who} of {len(own)} finished episodes: {', '.join(f'{r:g}' for r in own) or 'none'}")
-    if not options.window and (pictures or not is_game):
-        write_video(out, pictures, options.fps or (2 if is_game else 30))
-        print(out)
     return 0
+
+
+def _played(options: argparse.Namespace) -> tuple[dict[str, list[float]], list[np.ndarray], bool]:
+    """Returns by agent, pictures (none for a window), and whether it is a turn-based game."""
+    config, players = open_run(options.run, options.policy)
+    with closing(world_of(config, 1, render_mode="human" if options.window else "rgb_array")) as world:
+        if hasattr(world, "game"):
+            filmed = options.opponent != "human" or options.out is not None
+            return {}, play_games(config, players.flat, world, table_of(options, filmed)), True
+        if options.opponent is not None or options.seat is not None:
+            raise ConfigError(f"{config.env.id} is no turn-based game: leave out --opponent and --seat")
+        if options.window:
+            return play(players, world, options.episodes, options.max_steps, options.seed)[0], [], False
+        returns, shown = play(players, world, options.episodes, options.max_steps, options.seed)
+        pictures = [picture for rendered in shown for picture in pictures_of(rendered, config.env.id)]
+        if not pictures:
+            raise envs.EnvError(
+                f"{config.env.id}: its render gave nothing (None) after each of {len(shown)} steps, so there is no "
+                "video: with render_mode=rgb_array it must return a picture, uint8 [height, width, 3]."
+            )
+        return returns, pictures, False
 
 
 def table_of(options: argparse.Namespace, filmed: bool) -> Table:
@@ -76,30 +88,24 @@ def table_of(options: argparse.Namespace, filmed: bool) -> Table:
 
 def play(
     players: Players, world: Any, episodes: int, max_steps: int, seed: int
-) -> tuple[dict[str, list[float]], list[np.ndarray]]:
+) -> tuple[dict[str, list[float]], list[Any]]:
     """Greedy episodes of a world of one sub-environment.
 
     Returns:
-        finished returns by agent, and a picture [height, width, 3] uint8 after each step.
+        finished returns by agent, and what its render gave after each step.
+
+    Raises:
+        EnvError: it failed.
     """
-    pictures: list[Any] = []
+    shown: list[Any] = []
 
     def watch(_: object) -> bool:
-        pictures.append(world.render())
-        return len(pictures) < max_steps
+        rendered = world.render()
+        shown.append(rendered.copy() if isinstance(rendered, np.ndarray) else rendered)
+        return len(shown) < max_steps
 
     played = evaluate(players, world, episodes, seed, watch=watch)
-    returns = {agent: own.returns for agent, own in zip(world.agents, played, strict=True)}
-    return returns, [picture for picture in pictures if picture is not None]
-
-
-def write_video(path: Path, pictures: list[np.ndarray], fps: int) -> None:
-    """Write pictures [height, width, 3] uint8 as GIF or MP4 (H.264)."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".gif":
-        imageio.imwrite(path, pictures, duration=1000 / fps, loop=0)
-    else:
-        imageio.imwrite(path, pictures, fps=fps, codec="libx264", macro_block_size=2)
+    return {agent: own.returns for agent, own in zip(world.agents, played, strict=True)}, shown
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from envs.selfplay import scripted
 from trainer.config import Config, ConfigError, from_yaml
 from trainer.human import action_text, human
 from trainer.matches import network_player, play_out, seated, weights_of, winners
+from trainer.video import pictures_of
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def play_games(config: Config, flat: Tensor, world: Any, table: Table) -> list[n
         if told:
             print(f"{game.text(0)}\n")
         if table.filmed:
-            pictures.append(game.render(0).copy())
+            pictures.extend(pictures_of(game.render(0), config.env.id))
         return True
 
     won, left = {0: 0, 1: 0, -1: 0}, table.max_moves

@@ -90,6 +90,81 @@ class Exits(Plain):
         return super().step(action)
 
 
+class Gives(Plain):
+    """One part of Gymnasium's interface, ``what``, gives ``value``, what it makes of the observation, or raises it."""
+
+    def __init__(self, what: str, value: Any = None) -> None:
+        self.what, self.value = what, value
+        if what == "constructor":
+            raise value
+        if what in ("action_space", "observation_space"):
+            setattr(self, what, value)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        observation, info = super().reset(seed=seed)
+        if self.what == "spaces":
+            self.observation_space = gym.spaces.Box(-1, 1, (3,))
+        if self.what == "reset":
+            return self.given(observation)
+        return observation, info
+
+    def step(self, action: int) -> Any:
+        observation, reward, terminated, truncated, info = super().step(action)
+        if self.what == "step":
+            return self.given(observation)
+        named = {"reward": reward, "terminated": terminated, "truncated": truncated, "info": info}
+        if self.what in named:
+            named[self.what] = self.given(observation)
+        return observation, *named.values()
+
+    def given(self, observation: Any) -> Any:
+        if isinstance(self.value, BaseException):
+            raise self.value
+        return self.value(observation) if callable(self.value) else self.value
+
+    def close(self) -> None:
+        if self.what == "close":
+            self.given(None)
+
+
+class Panic(BaseException):
+    """What a library in Rust raises, which is no Exception."""
+
+
+class OldSignature(Plain):
+    """As in gym before 0.26: no seed and no options."""
+
+    def reset(self) -> Any:  # type: ignore[override]
+        self.t = 0
+        return self.observe(), {}
+
+
+class Single(Plain):
+    """An emulator of which a process can hold one."""
+
+    held = 0
+
+    def __init__(self) -> None:
+        if Single.held:
+            raise RuntimeError("could not start")
+        Single.held += 1
+
+    def close(self) -> None:
+        Single.held -= 1
+
+
+class Seeded(Plain):
+    """Cannot be reset without ever having been seeded."""
+
+    random: Any = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if seed is not None:
+            self.random = np.random.default_rng(seed)
+        self.random.integers(2)
+        return super().reset(seed=seed)
+
+
 class Picture(Plain):
     """What render gives, step by step: ``pictures[t]``, or raises it."""
 
@@ -106,9 +181,8 @@ class Picture(Plain):
             "growing": lambda: np.zeros((60 + 10 * self.t, 81, 3), np.uint8), "grey": lambda: np.eye(9, dtype=bool),
             "text": lambda: "a line\nanother", "alpha": lambda: np.full((6, 6, 4), 200, np.uint8),
             "object": lambda: object(), "nan": lambda: grey * np.nan, "empty": lambda: np.zeros((0, 5, 3), np.uint8),
-            "first": lambda: (_ for _ in ()).throw(ValueError("too early")) if self.t == 0 else grey,
         }[self.kind]()  # fmt: skip
 
 
-for kind in (Masked, Shows, Huge, OldGenerator, Exits, Picture):
+for kind in (Masked, Shows, Huge, OldGenerator, Exits, Picture, Gives, OldSignature, Single, Seeded):
     gym.register(f"Hurting/{kind.__name__}-v0", kind)
