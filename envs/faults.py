@@ -102,6 +102,17 @@ def fault_of_step(result: Any) -> str | None:
     return None
 
 
+def of_rewards(rewards: Any, error: BaseException) -> BaseException:
+    """``error``, unless it was a reward of one of several agents that was wrong: then what is."""
+    for name, reward in rewards.items() if isinstance(rewards, dict) else ():
+        if (
+            isinstance(error, TypeError | ValueError | OverflowError)
+            and (fault := _fault_of_reward(reward)) is not None
+        ):
+            return Unfit(f"of {name}, {fault}")
+    return error
+
+
 def _fault_of_reward(reward: Any) -> str | None:
     try:
         array = np.asarray(reward)

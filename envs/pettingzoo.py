@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs import life, masks
-from envs.faults import Unfit, is_its_own, one_line, pair_of, words_of
+from envs.faults import Unfit, is_its_own, of_rewards, one_line, pair_of, words_of
 from envs.modules import import_modules
 from envs.spaces import Field, action_count, fields_of, mask_field
 from envs.spec import EnvError, EnvSpec
@@ -116,6 +116,7 @@ class PettingZooVector:
 
     def _step_one(self, i: int, env: Any, actions: list[NDArray[np.int64]]) -> None:
         acting = [(a, seat) for a, seat in enumerate(self._seats) if seat.present[i]]
+        result: Any = None
         try:
             chosen = {seat.name: actions[a][i] + seat.spec.action_start for a, seat in acting}
             result = env.step(chosen)
@@ -125,7 +126,8 @@ class PettingZooVector:
             for seat in self._seats:
                 seat.take(i, alive, *result)
         except BaseException as error:
-            raise self._failure(i, error) from error
+            rewards = result[1] if isinstance(result, tuple | list) and len(result) == 5 else None
+            raise self._failure(i, of_rewards(rewards, error)) from error
         self._over[i] = not any(seat.present[i] for seat in self._seats)
 
     def _start(self, i: int, seed: int | None) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs import life, masks
-from envs.faults import Unfit, is_its_own, words_of
+from envs.faults import Unfit, is_its_own, of_rewards, words_of
 from envs.games.rows import Rows, chosen, look, require, to_advance
 from envs.pettingzoo import module_of
 from envs.spaces import action_count, fields_of, mask_field
@@ -209,7 +209,7 @@ class TurnBasedGames:
             self._returns[i] += self.rewards[i]
             self._arrive(i)
         except BaseException as error:
-            raise self._failure(i, error) from error
+            raise self._failure(i, of_rewards(env.rewards, error)) from error
 
     def _arrive(self, i: int) -> None:
         """Take leave of agents that are gone, and write down who is to move and may do what."""

@@ -232,3 +232,36 @@ def test_a_module_may_add_a_grid_world(tmp_path, monkeypatch) -> None:
 def test_a_key_that_would_do_nothing_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(envs.EnvError, match=re.escape(words)):
         envs.describe_world(config(**{"env_id": changes.pop("id"), **changes}))
+
+
+@pytest.mark.parametrize(
+    ("what", "value", "words"),
+    [
+        ("constructor", SystemExit("no licence"), "it could not be made with env.kwargs="),
+        ("observation_space", None, "is not supported"),
+        ("action_space", gym.spaces.Box(-1, 1, (1,)), "supported is Discrete; gymnasium.wrappers.DiscretizeAction"),
+        ("action_space", KeyError("a"), "its agents or their spaces cannot be had: KeyError: 'a'"),
+        ("reset", lambda right: right[0], "it gave a dict of 2, and must give (observation, info)"),
+        ("reset", (None, {}), "its reset must give a dict of observations, one for each agent"),
+        ("step", lambda right: right[:4], "its step must give five dicts (observations, rewards, terminations, trunc"),
+        ("step", SystemExit("gone"), "sub-environment 0 (seed 11) failed in step 1: SystemExit: gone"),
+        ("step", hurting_worlds.Panic("unwrap"), "sub-environment 0 (seed 11) failed in step 1: Panic: unwrap"),
+        ("rewards", {"a": float("nan"), "b": 0.0}, "the reward of a is nan, which is no finite number"),
+        ("rewards", {"a": 1.0, "b": np.zeros(2)}, "of b, its reward is an array of shape (2,), and must be one"),
+        ("observations", {"a": np.zeros(2), "b": np.array([0, np.inf])}, "of b: observation[1] is inf, which is no"),
+        ("observations", {"a": np.zeros(2), "b": np.zeros(3)}, "of b: observation has shape (3,) where its space"),
+        ("render", ValueError("cannot open display"), "ValueError: cannot open display; where there is no display"),
+    ],
+)  # fmt: skip
+def test_the_same_of_a_world_of_several_agents(what: str, value: Any, words: str) -> None:
+    env = config("hurting_parallel", backend="pettingzoo", kwargs={"what": what, "value": value})
+    with pytest.raises(envs.EnvError) as caught:
+        world = envs.make_world(env, 2, render_mode="rgb_array")
+        world.reset(11)
+        world.step([np.zeros(2, np.int64)] * 2)
+        world.render()
+    assert (
+        words in str(caught.value)
+        and str(caught.value).startswith("hurting_parallel")
+        and "\n" not in str(caught.value)
+    )
