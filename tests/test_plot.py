@@ -58,7 +58,7 @@ def test_evaluations_are_the_main_line_and_end_with_the_best_policy(real_run, re
     evaluated = by_data[json.dumps(column(real_rows, "frames", "eval_return_mean"))]
     assert evaluated.get_linewidth() > 1.5 * training.get_linewidth()
     assert evaluated.get_zorder() > training.get_zorder()
-    final = column(real_rows, "frames", "final_best_return_mean")
+    final = column(real_rows, "final_best_frames", "final_best_return_mean")
     summary = json.loads((real_run / "summary.json").read_text())
     assert final[1] == [summary["eval_return_mean"]] and final in lines_of(returns)
     legend = [text.get_text() for text in returns.get_legend().get_texts()]

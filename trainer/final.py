@@ -16,6 +16,7 @@ from trainer import final_episodes, league
 from trainer.config import Config
 from trainer.errors import RunFailed
 from trainer.processes.evaluator import Episodes, Evaluation
+from trainer.rows import Row
 from trainer.system import System, beside
 from trainer.tasks import Task, TaskFailed
 
@@ -55,14 +56,15 @@ def final_evaluation(system: System, summary: dict[str, Any], seconds: float) ->
     """
     config, loggers = system.config, system.loggers
     played: dict[str, list[Episodes]] = {}
+    row: Row = {key: summary[key] for key in ("frames", "updates", "wall_s")}
 
     def take(found: tuple[str, int, list[Episodes], bool]) -> None:
         name, frames, episodes, ended = found
         played[name] = episodes
+        told = {"frames": frames, **_figures(episodes)}
+        row.update({f"final_{name}_{key}": value for key, value in told.items() if value is not None})
         if ended:
             loggers.event(f"final evaluation, {name} policy: {in_words(config, episodes, seconds)}", role="evaluator")
-            row = {f"final_{name}_{key}": value for key, value in _figures(episodes).items() if value is not None}
-            loggers.write({"frames": frames, "wall_s": summary["wall_s"], **row})
 
     task = Task(
         "final evaluation",
@@ -81,6 +83,8 @@ def final_evaluation(system: System, summary: dict[str, Any], seconds: float) ->
     finally:
         names = [plan.name for plan in system.plans]
         summary |= figures(names if system.shared is None else names[:1], played)
+        if played:
+            loggers.write(row)
 
 
 def in_words(config: Config, played: Sequence[Episodes], seconds: float) -> str:

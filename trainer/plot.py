@@ -22,7 +22,7 @@ from trainer.rows import FILE, Row, figure, of_kind, read
 LARGEST = 1e100
 MAX_POINTS = 2_000  # more cannot be told apart in the picture
 TRAINED, EVALUATED, FINAL = "tab:blue", "tab:orange", {"last": "tab:brown", "best": "tab:red"}
-HOW_SEVERAL = "evaluations, training thin behind; star: best policy at the end"
+HOW_SEVERAL = "evaluations; thin: training; star and square: best and last policy at the end"
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink", "tab:cyan")
 
 
@@ -107,7 +107,7 @@ def _draw_returns(axes: Axes, rows: Sequence[Row], evaluated: str, trained: str,
         )  # fmt: skip
     elif name:
         axes.plot([], [], color=trained, label=name)
-    final = {policy: series(of_kind(rows, "final"), "frames", *_final_keys(policy)) for policy in FINAL}
+    final = {policy: series(of_kind(rows, "final"), *_final_keys(policy)) for policy in FINAL}
     for policy, (x, mean, std, episodes) in final.items():
         if not len(x) or (policy == "last" and x[-1:] == final["best"][0][-1:]):
             continue
@@ -125,7 +125,7 @@ def spread(std: np.ndarray) -> np.ndarray:
 
 
 def _final_keys(policy: str) -> list[str]:
-    return [f"final_{policy}_{what}" for what in ("return_mean", "return_std", "episodes")]
+    return [f"final_{policy}_{what}" for what in ("frames", "return_mean", "return_std", "episodes")]
 
 
 def _draw_speed(axes: Axes, rows: Sequence[Row], key: str, colour: str, style: str) -> None:

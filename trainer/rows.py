@@ -111,6 +111,7 @@ EVALUATION = (
 )  # fmt: skip
 
 FINAL = (
+    Metric("final_<policy>_frames", int, "frames", "Frames when the weights of the best, or last, were taken."),
     Metric("final_<policy>_return_mean", float, "return", "Fresh greedy episodes of the best or last policy, mean."),
     Metric("final_<policy>_return_std", float, "return", "Its standard deviation over the episodes."),
     Metric("final_<policy>_episodes", int, "episodes", "How many they are."),
