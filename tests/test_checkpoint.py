@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from trainer import manifest
 from trainer.checkpoint import load, numbered, save, write_aside
 from trainer.reading import ReadError
-from trainer.run_folder import aside_of, remove_partial
 
 
 class Malicious:
@@ -35,7 +35,7 @@ def test_what_is_saved_is_loaded(tmp_path):
     loaded = load(save(tmp_path, state, frames=7, keep_last=1))
     assert torch.equal(loaded["weights"], torch.arange(5.0))
     assert loaded["optimizer"] == optimizer.state_dict()
-    assert loaded["frames"] == 7 and loaded["nested"] == {"none": None} and loaded["format"] == 1
+    assert loaded["frames"] == 7 and loaded["nested"] == {"none": None} and loaded["format"] == 2
 
 
 def test_a_numpy_generator_goes_on_where_it_was(tmp_path):
@@ -49,19 +49,23 @@ def test_a_numpy_generator_goes_on_where_it_was(tmp_path):
 
 
 def test_what_a_killed_process_was_writing_is_removed_and_nothing_else(tmp_path):
+    manifest.begin(tmp_path)
     write_aside({}, tmp_path / "best" / "policy.pt")
-    for path in (tmp_path / "best" / "policy.pt", tmp_path / "summary.json"):
-        aside_of(path).write_bytes(b"half")
-    remove_partial(tmp_path)
-    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()] == ["best/policy.pt"]
+    manifest.add(manifest.aside_of(tmp_path / "summary.json"))
+    for name in ("best/.policy.pt.partial", ".summary.json.partial", "best/.mine.partial"):
+        (tmp_path / name).write_bytes(b"half")
+    manifest.remove_partial(tmp_path)
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"best/policy.pt", "best/.mine.partial", "manifest.txt"}
 
 
 def test_only_the_newest_are_kept_and_in_order(tmp_path):
+    manifest.begin(tmp_path)
     for frames in (5, 40, 300, 2_000, 10_000):
         path = save(tmp_path, {"frames": frames}, frames, keep_last=2)
         assert path.name == f"frames_{frames:012d}.pt"
     assert [load(path)["frames"] for path in numbered(tmp_path)] == [2_000, 10_000]
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 3  # with the manifest
 
 
 def test_a_failed_write_leaves_the_earlier_file_and_nothing_beside_it(tmp_path):

@@ -21,17 +21,17 @@ LAYERS = [
     {"learners"},
     {"processes"},
     {"shared_device"},
-    {"diagnostics", "stacking", "shared", "matches", "opponents"},
+    {"diagnostics", "stacking", "shared", "needs", "matches", "opponents"},
     {"agents", "priorities", "learning", "replay_copy", "pool", "child"},
     {"algorithms", "acting", "replay", "recording", "checkpoint", "telemetry", "trace"},
     {"networks", "metrics", "loggers", "boards", "limiter", "plot", "resources", "run_folder", "compose", "timeline"}
     | {"signals", "errors", "pulse", "determinism", "seeds", "scripting", "league_picture", "human"},
-    {"validation", "arguments", "rows", "pictures", "video"},
+    {"validation", "arguments", "scratch", "rows", "pictures", "video"},
     {"plausibility"},
     {"consistency", "overrides"},
     {"config"},
     {"fields"},
-    {"reading"},
+    {"reading", "manifest", "leftovers"},
 ]
 HEIGHT = {part: len(LAYERS) - line for line, parts in enumerate(LAYERS) for part in parts}
 

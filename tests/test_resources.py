@@ -11,7 +11,7 @@ import pytest
 
 from trainer import resources
 from trainer.config import ConfigError
-from trainer.resources import MAIN_BYTES, MEBIBYTE, WORKER_BYTES, check_fits, memory_limit, size
+from trainer.resources import MAIN_BYTES, MEBIBYTE, WORKER_BYTES, Needs, check_fits, memory_limit, size
 
 GIBIBYTE = 2**30
 SLURM = ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK")
@@ -54,7 +54,7 @@ def test_sizes_for_people(count, text):
 
 def test_what_fits_is_told_with_its_numbers(machine, tmp_path):
     machine()
-    text = check_fits(2 * GIBIBYTE, tmp_path, num_workers=4, shared_bytes=16 * MEBIBYTE)
+    text = check_fits(Needs(2 * GIBIBYTE, 16 * MEBIBYTE, workers=4), tmp_path, tmp_path)
     need = MAIN_BYTES + 4 * WORKER_BYTES + 16 * MEBIBYTE + 2 * GIBIBYTE
     assert "replay of 2.0 GiB" in text and str(tmp_path) in text
     assert size(need) in text and "64.0 GiB: available memory" in text and "490.0 GiB free" in text
@@ -75,7 +75,7 @@ def test_what_fits_is_told_with_its_numbers(machine, tmp_path):
 def test_what_does_not_fit_is_refused_with_the_numbers(machine, tmp_path, has, asked, sentence):
     machine(**has)
     with pytest.raises(ConfigError, match=sentence) as caught:
-        check_fits(asked, tmp_path, num_workers=2, shared_bytes=16 * MEBIBYTE)
+        check_fits(Needs(asked, 16 * MEBIBYTE, workers=2), tmp_path, tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -83,10 +83,10 @@ def test_the_edge_of_the_memory_limit(machine, tmp_path):
     replay = GIBIBYTE
     need = MAIN_BYTES + WORKER_BYTES + replay
     machine(memory=need)
-    check_fits(replay, tmp_path, num_workers=1, shared_bytes=0)
+    check_fits(Needs(replay, 0, workers=1), tmp_path, tmp_path)
     machine(memory=need - 1)
     with pytest.raises(ConfigError, match="memory"):
-        check_fits(replay, tmp_path, num_workers=1, shared_bytes=0)
+        check_fits(Needs(replay, 0, workers=1), tmp_path, tmp_path)
 
 
 def test_slurm_limits_are_honoured(machine, monkeypatch, tmp_path):
@@ -95,7 +95,7 @@ def test_slurm_limits_are_honoured(machine, monkeypatch, tmp_path):
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "6000")
     assert memory_limit() == (6000 * MEBIBYTE, "SLURM_MEM_PER_NODE")
     with pytest.raises(ConfigError, match=r"the SLURM_MEM_PER_NODE allows 5\.9 GiB; lower replay\.capacity_frames"):
-        check_fits(5 * GIBIBYTE, tmp_path, num_workers=1, shared_bytes=0)
+        check_fits(Needs(5 * GIBIBYTE, 0, workers=1), tmp_path, tmp_path)
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "0")  # the whole node
     assert memory_limit()[0] == 64 * GIBIBYTE
     monkeypatch.setenv("SLURM_MEM_PER_CPU", "2000")
@@ -126,6 +126,6 @@ def test_a_real_disk_that_is_too_small(tmp_path):
         pytest.skip(f"no right to mount a tmpfs: {mounted.stderr.decode().strip()}")
     try:
         with pytest.raises(ConfigError, match=r"a replay of 2\.0 MiB in .* does not fit: 1003\.5 KiB are free there"):
-            check_fits(2 * MEBIBYTE, tmp_path, num_workers=1, shared_bytes=0)
+            check_fits(Needs(2 * MEBIBYTE, 0, workers=1), tmp_path, tmp_path)
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from envs.counting import episode_length
-from trainer import checkpoint, run_folder
+from trainer import checkpoint, manifest, run_folder
 from trainer.compose import load
 from trainer.config import Config, ConfigError
 from trainer.errors import RunFailed
@@ -395,11 +395,13 @@ def test_killed_run_goes_on_from_its_last_checkpoint_and_sweeps_what_it_left(tmp
     process.kill()
     process.wait()
     assert len(list(node.iterdir())) == 1
-    living = node / "replay_of_another_run"
+    living = node / "trainer_of_another_run"
     living.mkdir()
+    manifest.begin(living)
     lock = open(living / "lock", "w")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    (folder / "checkpoints" / ".frames_000000000001.pt.77.partial").write_bytes(b"half")
+    manifest.add(folder / "checkpoints" / ".frames_000000000001.pt.partial")
+    (folder / "checkpoints" / ".frames_000000000001.pt.partial").write_bytes(b"half")
     frames = sum(newest(folder)["frames_of_workers"])
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True

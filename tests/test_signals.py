@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from trainer import manifest
 from trainer.signals import Stopped, StopSignals
 
 
@@ -85,6 +86,8 @@ def test_ignored_signal_stays_ignored(tmp_path: Path) -> None:
 def test_ctrl_c_after_a_signal_ends_the_process_and_removes_what_was_left(tmp_path: Path) -> None:
     folder = tmp_path / "scratch"
     folder.mkdir()
+    manifest.begin(folder)
+    manifest.add(folder / "rows.memmap")
     (folder / "rows.memmap").write_bytes(b"0" * 100)
     code = (
         "import signal, sys; from pathlib import Path; from trainer.signals import StopSignals\n"

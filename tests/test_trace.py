@@ -14,7 +14,7 @@ from typing import Any
 import matplotlib.image
 import pytest
 
-from trainer import timeline
+from trainer import manifest, timeline
 from trainer.config import Config
 from trainer.system import System
 from trainer.trace import PARTS, NoTrace, Trace, merge
@@ -193,7 +193,9 @@ def test_processes_that_are_killed_leave_the_others_trace_whole(
     until(lambda: boards[1].updates[0] > 0 and boards[1].learner_heartbeat[0] < time.monotonic())
     parts = system.run_dir / PARTS
     parts.mkdir(exist_ok=True)
-    (parts / f".{killed}_learner.json.{killed}.partial").write_text('{"role": "lear')  # it was writing as it was killed
+    torn = parts / f".{killed}_learner.json.partial"
+    manifest.add(torn)
+    torn.write_text('{"role": "lear')  # it was writing as it was killed
     system.close()
     spans = spans_of(system.run_dir)
     assert_in_their_place(spans)
@@ -205,6 +207,7 @@ def test_processes_that_are_killed_leave_the_others_trace_whole(
 
 def test_spans_that_are_known_come_out_as_chrome_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.trace.WAIT_GAP_NS", 10**10)  # however busy the machine is
+    manifest.begin(tmp_path)
     trace, other = Trace(tmp_path / PARTS, "collector", "0", 10), Trace(tmp_path / PARTS, "learner", "", 10)
     add = trace.timed(lambda a, b: a + b, "add", "agent_1")
     number, record = trace.chain("one", "two", agent="both")

@@ -116,7 +116,7 @@ def _plans(
     )
     boards = [AgentBoard(own.num_workers, own.num_streams, next(blocks)) for own in streams]
     weights = [WeightsBoard(n, next(blocks)) for n in numels]
-    for folder in scratch:
+    for folder in (*scratch, *(own / "checkpoints" for own in folders)):
         folder.mkdir(parents=True, exist_ok=True)
     return [
         AgentPlan(

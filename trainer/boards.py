@@ -44,8 +44,13 @@ def shared_block(fields: Fields) -> Tensor:
 
 def shared_blocks(each: Sequence[Fields]) -> list[Tensor]:
     """The same for several boards, which stay one open file together: 162 agents have 324 of them."""
-    sizes = [sum(_size(*field) for field in fields.values()) for fields in each]
+    sizes = [bytes_of(fields) for fields in each]
     return list(torch.zeros(sum(sizes), dtype=torch.uint8).share_memory_().split(sizes))
+
+
+def bytes_of(fields: Fields) -> int:
+    """Bytes of a board's block."""
+    return sum(_size(*field) for field in fields.values())
 
 
 def views_of(block: Tensor, fields: Fields) -> dict[str, Tensor]:

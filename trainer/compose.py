@@ -24,6 +24,7 @@ from trainer.config import (
     CONFIG_DIR,
     Config,
     ConfigError,
+    absolute,
     available_cores,
     config_keys,
     first_line,
@@ -93,8 +94,9 @@ def load(arguments: Sequence[str], cores: int | None = None) -> Loaded:
     cores = available_cores() if cores is None else cores
     check_values(config)  # a folder to go on in must be one that can be looked at
     folder = _folder_to_resume(config)
+    config = absolute(config)
     if folder is not None:
-        return _resumed(folder, overrides, config, cores)
+        return _resumed(folder.absolute(), overrides, config, cores)
     config = replace(config, resume=None)
     return Loaded(resolve(config, cores), reason, validate(config, cores))
 
@@ -109,7 +111,7 @@ def _folder_to_resume(config: Config) -> Path | None:
         folder = Path(config.run_dir)
         return folder if (folder / "config.yaml").exists() else None
     folder = Path(config.resume)
-    if config.run_dir is not None and Path(config.run_dir) != folder:
+    if config.run_dir is not None and Path(config.run_dir).absolute() != folder.absolute():
         raise ConfigError(f"resume={folder} goes on in that folder: leave run_dir={config.run_dir} out")
     if not (folder / "config.yaml").exists():
         raise ConfigError(f"resume={folder} is no run's folder: it holds no config.yaml")
@@ -125,7 +127,7 @@ def _resumed(folder: Path, overrides: Sequence[Override], asked: Config, cores: 
         asked: what it makes of a run that begins, not resolved: what the machine decides is kept.
         cores: that the run may use.
     """
-    kept = from_yaml(folder / "config.yaml")
+    kept = absolute(from_yaml(folder / "config.yaml"))
     typed = {override.key_or_group for override in overrides} - {"resume", "run_dir"}
     old, new = config_keys(kept), config_keys(asked)
     changed = {}

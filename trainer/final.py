@@ -71,7 +71,7 @@ def final_evaluation(system: System, summary: dict[str, Any], seconds: float) ->
         "evaluator",
         partial(final_episodes.play, config, system.players(), system.run_dir, seconds),
         loggers.progress,
-        {"evaluation": partial(report, system), "played": take},
+        {"evaluation": partial(report, system), "played": take, "warning": loggers.event},
     )
     try:
         beside(config, task, loggers.event)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def play(
     end = time.monotonic() + seconds
     last = checkpoint.load(run_dir / "checkpoints" / "last_policy.pt")
     path, count = run_dir / "best" / "policy.pt", config.evaluator.final_episodes
-    if not path.exists():  # no evaluation was asked for during the run
+    if checkpoint.whole(path, partial(tell, "warning"), "weights", "frames") is None:  # torn, or never asked for
         checkpoint.write_aside(last, path)
     if checkpoint.load(path)["frames"] != last["frames"]:
         _judge(config, agents, run_dir, last, (time.monotonic() + end) / 2, tell)

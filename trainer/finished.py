@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 import envs
-from trainer import checkpoint
+from trainer.checkpoint import policy_weights
 from trainer.config import Config, ConfigError, from_yaml
 from trainer.overrides import own_config
 from trainer.processes.evaluator import Players
@@ -18,11 +18,16 @@ POLICIES = {"best": Path("best/policy.pt"), "last": Path("checkpoints/last_polic
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that eval and play share."""
-    parser.add_argument("run", type=Path, help="the run's folder")
+    parser.add_argument("run", type=from_here, help="the run's folder")
     parser.add_argument(
         "--policy", choices=POLICIES, default="best", help="which of the run's policies (default: best)"
     )
     parser.add_argument("--seed", type=int, default=10_000, help="of the first environment (default: 10000)")
+
+
+def from_here(text: str) -> Path:
+    """A path that stays the same wherever an environment goes."""
+    return Path(text).absolute()
 
 
 def open_run(run_dir: Path, policy: str) -> tuple[Config, Players]:
@@ -36,5 +41,5 @@ def open_run(run_dir: Path, policy: str) -> tuple[Config, Players]:
         raise ConfigError(f"{run_dir} is no run's folder: it has no config.yaml")
     config = from_yaml(run_dir / "config.yaml")
     loaded = Players([(own_config(config, name), spec) for name, spec in envs.describe_world(config.env)])
-    loaded.load(checkpoint.load(run_dir / POLICIES[policy])["weights"])
+    loaded.load(policy_weights(run_dir / POLICIES[policy], loaded.flat.numel()))
     return config, loaded

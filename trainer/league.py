@@ -24,6 +24,7 @@ from envs.games.players import Player, random_player
 from envs.selfplay import scripted
 from trainer import checkpoint, run_folder, seeds
 from trainer.config import Config, ConfigError, from_yaml
+from trainer.finished import from_here
 from trainer.league_picture import draw
 from trainer.matches import Choose, network_players, play_out, seated, weights_of, winners, world_of_games
 from trainer.metrics import wilson
@@ -298,7 +299,7 @@ def rating_text(player: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print ratings, the strongest first, and where the picture is; 2 for what cannot be read or played."""
     parser = argparse.ArgumentParser(prog="python -m trainer.league", description=__doc__)
-    parser.add_argument("run", type=Path, help="the run's folder")
+    parser.add_argument("run", type=from_here, help="the run's folder")
     parser.add_argument("--games", type=int, default=200, help="of each pair, seats balanced (default: 200)")
     parser.add_argument("--seed", type=int, help="of the games (default: the run's)")
     options = parser.parse_args(arguments)

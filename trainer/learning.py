@@ -210,8 +210,14 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict) -> None:
-        """Go on from a checkpoint; tensors are written in place, so a recorded update stays valid."""
+        """Go on from a checkpoint; tensors are written in place, so a recorded update stays valid.
+
+        Raises:
+            ValueError: it is of another network.
+        """
         own = self.algorithm.loss.state_dict()
+        if shapes_of(own) != shapes_of(state["loss"]):
+            raise ValueError("its network has other layers")
         for name, value in state["loss"].items():
             own[name].copy_(value)
         for mine, saved in zip(self.optimizer.state.values(), state["optimizer"]["state"].values(), strict=True):
@@ -228,6 +234,11 @@ class Learner:
             function = record(function, [*self.inputs, *batch.values()], execution)
         self._gradients = function
         return function
+
+
+def shapes_of(state: dict[str, Tensor]) -> dict[str, torch.Size]:
+    """The shape of each tensor of a network's state."""
+    return {name: value.shape for name, value in state.items()}
 
 
 def make_gradients(learner: Learner, batch: Batch, count: int | None = None) -> tuple[Callable, list[str]]:

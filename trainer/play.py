@@ -16,7 +16,7 @@ import numpy as np
 
 import envs
 from trainer.config import ConfigError
-from trainer.finished import add_arguments, open_run
+from trainer.finished import add_arguments, from_here, open_run
 from trainer.play_games import Table, play_games
 from trainer.processes.evaluator import Players, evaluate, world_of
 from trainer.reading import ReadError
@@ -34,9 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--opponent", metavar="WHO", help=f"in a turn-based game: {who}")
     parser.add_argument("--seat", type=int, help="of the opponent; 0 begins (default: another one in every game)")
     shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--out", type=Path, help="file ending in .mp4 or .gif (default: RUN/play.mp4)")
+    shown.add_argument("--out", type=from_here, help="file ending in .mp4 or .gif (default: RUN/play.mp4)")
     shown.add_argument("--window", action="store_true", help="show it in a window instead")
     options = parser.parse_args(arguments)
+    if options.opponent is not None and Path(options.opponent).is_file():
+        options.opponent = str(from_here(options.opponent))
     out = options.out or options.run / "play.mp4"
     if out.suffix not in FORMATS:
         parser.error(f"--out {out} must end in {' or '.join(FORMATS)}")

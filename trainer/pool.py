@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer import checkpoint, run_folder
-from trainer.checkpoint import named_weights
+from trainer import checkpoint, manifest, run_folder
+from trainer.checkpoint import named_weights, policy_weights
 from trainer.config import Config, OpponentsConfig
 from trainer.metrics import wilson
 from trainer.reading import ReadError
@@ -165,9 +165,7 @@ class OpponentPool:
     def forget(self, folder: Path) -> None:
         """Remove the files of snapshots that are gone, once no checkpoint names them."""
         known = self._files()
-        for path in folder.glob("snapshot_*.pt"):
-            if path.name not in known:
-                path.unlink()
+        manifest.remove(*(path for path in folder.glob("snapshot_*.pt") if path.name not in known))
 
     def _files(self) -> dict[str, int]:
         return {
@@ -200,7 +198,7 @@ class OpponentPool:
         self.forget(folder)
         for name, slot in self._files().items():
             try:
-                self.weights[slot].copy_(checkpoint.load(folder / name)["weights"])
+                self.weights[slot].copy_(policy_weights(folder / name, self.weights.shape[1]))
             except ReadError as error:
                 warn(f"{error}; the other snapshots are used")
                 self.version[slot] = self.frames[slot] = 0
@@ -216,11 +214,11 @@ class OpponentPool:
             self.version[: self.size] = self.frames[: self.size] = 0
         for path in paths[-self.size :]:
             try:
-                state = checkpoint.load(path)
+                weights, frames = policy_weights(path, self.weights.shape[1]), checkpoint.load(path, "frames")["frames"]
             except ReadError as error:
                 warn(f"{error}; the other snapshots are used")
                 continue
-            self.add(state["weights"], state["frames"])
+            self.add(weights, frames)
 
 
 def open_pool(config: Config, run_dir: Path, numel: int, num_workers: int) -> OpponentPool:

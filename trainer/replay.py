@@ -25,6 +25,7 @@ from torchrl.data import LazyMemmapStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import Sampler
 
 from envs import EnvSpec
+from trainer import manifest
 from trainer.config import ConfigError
 
 Batch = dict[str | tuple[str, str], Tensor]
@@ -57,6 +58,11 @@ class StreamLayout:
     def rows(self) -> int:
         """Rows of the whole storage."""
         return self.num_streams * self.ring
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder that holds rows which lie like this."""
+        return f"{self.num_workers}x{self.envs_per_worker}x{self.ring}"
 
     def index(self, stream: np.ndarray, time: np.ndarray) -> np.ndarray:
         """Storage rows of (stream, time) pairs, int64 arrays of one shape."""
@@ -109,9 +115,11 @@ def open_storage(spec: EnvSpec, streams: StreamLayout, folder: Path, with_values
     columns = row_spec(spec, with_values)
     row = {name: torch.zeros(shape, dtype=getattr(torch, dtype)) for name, (shape, dtype) in columns.items()}
     try:
+        manifest.add(*(folder / f"{name}.memmap" for name in columns), folder / "meta.json")
         storage._init(TensorDict(row, []))  # fixes the columns before any worker exists (torchrl.md, trap 8)
         for column in storage._storage.values():
             with open(column.filename, "r+b") as file:
+                os.fchmod(file.fileno(), 0o600)
                 os.posix_fallocate(file.fileno(), 0, column.nbytes)
     except (OSError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) else os.strerror(errno.ENOSPC)

@@ -6,10 +6,12 @@ import ctypes
 import os
 import resource
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from trainer import manifest
 from trainer.config import ConfigError
 
 MEBIBYTE = 2**20
@@ -35,18 +37,35 @@ def memory_limit() -> tuple[int, str]:
     return min(limits)
 
 
-def check_fits(replay_bytes: int, scratch: Path, num_workers: int, shared_bytes: int) -> str:
+@dataclass(frozen=True)
+class Needs:
+    """Bytes that a run takes, and its processes.
+
+    Args:
+        replay: of all rows, once the replay is full.
+        shared: of what its processes share in /dev/shm.
+        kept: of checkpoints, policies and the copy of the replay in the run's folder.
+        workers: processes that play.
+    """
+
+    replay: int
+    shared: int = 0
+    kept: int = 0
+    workers: int = 1
+
+
+def check_fits(needs: Needs, scratch: Path, run_dir: Path) -> str:
     """A sentence saying what the run takes.
 
     Args:
-        replay_bytes: of all rows, once the replay is full.
+        needs: of the run.
         scratch: folder of the replay's files, existing.
-        num_workers: collector processes.
-        shared_bytes: of the boards in /dev/shm.
+        run_dir: the run's folder, existing; what a run that goes on has kept there needs no room any more.
 
     Raises:
         ConfigError: it does not fit; the sentence has the numbers.
     """
+    replay_bytes, shared_bytes, num_workers = needs.replay, needs.shared, needs.workers
     free = int(shutil.disk_usage(scratch).free * (1 - RESERVE))
     where = f"replay of {size(replay_bytes)} in {scratch}"
     if replay_bytes > free:
@@ -54,6 +73,7 @@ def check_fits(replay_bytes: int, scratch: Path, num_workers: int, shared_bytes:
             f"a {where} does not fit: {size(free)} are free there; "
             "lower replay.capacity_frames or set replay.scratch_dir"
         )
+    _check_kept(needs, scratch, run_dir)
     shm = shutil.disk_usage("/dev/shm").free
     if shared_bytes > shm:
         raise ConfigError(f"the run shares {size(shared_bytes)} in /dev/shm, where {size(shm)} are free; enlarge it")
@@ -68,6 +88,21 @@ def check_fits(replay_bytes: int, scratch: Path, num_workers: int, shared_bytes:
     return (
         f"{where} ({size(free)} free), up to {size(need)} of memory with {num_workers} workers ({size(limit)}: {who})"
     )
+
+
+def _check_kept(needs: Needs, scratch: Path, run_dir: Path) -> None:
+    """Whether what is kept for resuming finds room, beside the replay where both lie on one disk."""
+    ours = [path for path in manifest.named(run_dir) if path.suffix in (".bin", ".pt") and path.exists()]
+    there = sum(path.stat().st_blocks * 512 for path in ours)
+    one_disk = os.stat(scratch).st_dev == os.stat(run_dir).st_dev
+    need = max(0, needs.kept - there) + one_disk * needs.replay
+    free = int(shutil.disk_usage(run_dir).free * (1 - RESERVE))
+    if need > free:
+        raise ConfigError(
+            f"the run keeps up to {size(needs.kept)} for resuming in {run_dir}"
+            f"{f' beside a replay of {size(needs.replay)}' if one_disk else ''}, where {size(free)} are free: make "
+            "room, lower replay.capacity_frames or checkpoint.keep_last, or set checkpoint.replay=false"
+        )
 
 
 def size(count: int) -> str:

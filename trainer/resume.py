@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import envs
 from envs import EnvError
 from trainer import checkpoint
 from trainer.agents import AgentPlan, without_scheme
-from trainer.config import Config
+from trainer.config import Config, ConfigError, first_line
 from trainer.processes.collector import episode_actions
 from trainer.processes.task import Tell
 from trainer.reading import ReadError
@@ -24,6 +24,12 @@ from trainer.replay_copy import ReplayCopy
 from trainer.system import Resumed, System, beside, snapshot_path
 from trainer.tasks import Task, TaskFailed
 
+OF_AGENT = ("frames", "frames_of_workers", "learner", "limiter", "sampler", "replay")
+OF_SHARED = ("frames", "shared", "whole")
+OF_WORKER = ("number", "world", "seats", "noise")
+# What the parts raise over the state of another network, environment or kind.
+OTHER = (ValueError, RuntimeError, LookupError, TypeError, AttributeError)
+
 
 def restore(system: System) -> None:
     """Load every agent's newest checkpoint and replay into a system that is built and not yet started.
@@ -31,15 +37,18 @@ def restore(system: System) -> None:
     What cannot be read is named, and what was before it is taken; without any checkpoint the run begins anew.
     """
     loggers, run = system.loggers, {}
+    checkpoint.whole(system.run_dir / "best" / "policy.pt", loggers.event)  # else the evaluator meets a torn one
     try:
         run = checkpoint.load(system.run_dir / "checkpoints" / "last_policy.pt")
     except ReadError as error:
         loggers.event(f"warning: {error}")
     whole = [_restore_agent(system, plan, run.get("frames")) for plan in system.plans]
     if system.shared is not None:
-        found = checkpoint.newest(system.run_dir / "checkpoints", partial(_set_aside, system, ""))
+        folder = system.run_dir / "checkpoints"
+        found = checkpoint.newest(folder, partial(_set_aside, system, ""), *OF_SHARED)
         if found is not None:
-            system.shared.agent.load_state_dict(found["shared"])
+            with _understood(folder):
+                system.shared.agent.load_state_dict(found["shared"])
         whole.append(found is not None and found["whole"])
     exact = system.config.schedule.name != "async" and all(whole) and _workers_can_go_on(system, run)
     if not exact:
@@ -63,6 +72,22 @@ def restore(system: System) -> None:
     )
 
 
+@contextmanager
+def _understood(folder: Path) -> Iterator[None]:
+    """Within it, a whole checkpoint is handed to the parts that it is to be of.
+
+    Raises:
+        ConfigError: it is of others.
+    """
+    try:
+        yield
+    except OTHER as error:
+        raise ConfigError(
+            f"the newest checkpoint in {folder} is of another network or environment ({first_line(error)}): put the "
+            "run's own back, or start another run"
+        ) from error
+
+
 def _set_aside(system: System, agent: str, path: Path, why: str) -> None:
     """Tell of a torn checkpoint, and rename it: among the newest that are kept it would push whole ones out."""
     system.loggers.event(f"warning: {why}; the one before it is taken", agent=agent)
@@ -72,7 +97,7 @@ def _set_aside(system: System, agent: str, path: Path, why: str) -> None:
 def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
     """Load an agent; whether it is as it was after ``frames`` frames of the run, replay and all."""
     loggers = system.loggers
-    found = checkpoint.newest(plan.folder, partial(_set_aside, system, plan.name))
+    found = checkpoint.newest(plan.folder, partial(_set_aside, system, plan.name), *OF_AGENT)
     if found is None:
         loggers.event(f"warning: there is no checkpoint in {plan.folder} yet: {plan.name} begins anew", agent=plan.name)
         return False
@@ -93,7 +118,7 @@ def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
                 plan.folder.parent / "replay", plan.storage, plan.streams, board.cursor, plan.spec.stack - 1
             )
             _, board.oldest[:] = copy.load(found["replay"])
-    except (OSError, ValueError) as error:
+    except (OSError, *OTHER) as error:
         loggers.event(
             f"warning: the replay of {plan.name} is gone ({error}): learning waits until a new one is warm",
             agent=plan.name,
@@ -101,7 +126,8 @@ def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
         board.cursor[:] = 0
         board.lost_at[0], lost = board.total_frames(), True
     if agent is not None:
-        agent.load_state_dict(found, with_sampler=False)
+        with _understood(plan.folder):
+            agent.load_state_dict(found, with_sampler=False)
     board.updates[0] = found["limiter"]["updates"]
     for learner in system.learners:
         if learner.plan is plan:
@@ -170,7 +196,7 @@ def _worker_states(plans: Sequence[AgentPlan], run_dir: Path, local: bool) -> li
     """Where each worker, or local agent, stood."""
     if not local:
         workers = range(plans[0].streams.num_workers)
-        return [checkpoint.load(snapshot_path(run_dir, worker)) for worker in workers]
+        return [checkpoint.load(snapshot_path(run_dir, worker), *OF_WORKER) for worker in workers]
     return [(checkpoint.newest(plan.folder) or {})["rollout"] for plan in plans]
 
 

@@ -7,6 +7,7 @@ every child process, so it imports next to nothing by itself.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -165,12 +166,16 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
     elif not any(override.is_sweep_override() for override in checked):
         passed.append(f"preset={choose_preset(checked)[0]}")
 
+    here = os.getcwd()
+
     @hydra.main(config_path=str(CONFIG_DIR), config_name="train", version_base="1.3")
     def job(_: object) -> None:
         # Composed anew, so that each run of a sweep gets what the same words get without -m.
+        os.chdir(here)  # an environment of the run before may have gone elsewhere
         chosen = list(HydraConfig.get().overrides.task)
         print(f"\nrun {HydraConfig.get().job.num + 1} of the sweep: {' '.join(chosen)}", flush=True)
         code = _train(load(chosen), [sys.argv[0], *chosen])
+        gc.collect()  # its parts know one another: without this its replay stays mapped, and takes room of the disk
         if code:
             raise SystemExit(code)
 

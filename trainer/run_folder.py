@@ -2,43 +2,50 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import platform
 import re
 import shlex
-import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TextIO
 
+from trainer import manifest
 from trainer.config import Config, ConfigError, available_cores, to_yaml
+from trainer.reading import ReadError, read_json
 
 PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "hydra-core", "wandb", "ale-py", "box2d", "envpool")
-PARTIAL = ".partial"  # ending of a file that is being written
 
 
 @contextmanager
-def opened(config: Config, command: list[str]) -> Iterator[tuple[Path, Config]]:
+def opened(config: Config, command: list[str], here: Path | None = None) -> Iterator[tuple[Path, Config]]:
     """Make the run's folder, or open that of the run that goes on, for this process alone.
 
     Gives the folder, and the config that names it; what describes the run is written there.
 
+    Args:
+        config: the run.
+        command: the command line.
+        here: where the folder ``runs`` is, for a run that names no folder; None: the working folder.
+
     Raises:
-        ConfigError: the folder holds a run already, or one that is going on, or cannot be written.
+        ConfigError: the folder holds a run already, or one that is going on, or something else, or cannot be written.
     """
-    path = Path(config.run_dir) if config.run_dir else _default(config)
+    path = Path(config.run_dir).absolute() if config.run_dir else _default(config, here or Path.cwd())
     config = replace(config, run_dir=str(path))
     if config.resume is None and (path / "config.yaml").exists():
         raise ConfigError(
             f"run_dir={path} holds a run already: go on with it by resume={path}, choose another folder, or delete it"
         )
+    _refuse_others(path)
     try:
         for folder in ("checkpoints", "best", "scratch"):
             (path / folder).mkdir(parents=True, exist_ok=True)
@@ -61,44 +68,58 @@ def opened(config: Config, command: list[str]) -> Iterator[tuple[Path, Config]]:
 
 
 @contextmanager
-def scratch_folder(base: Path) -> Iterator[Path]:
-    """A folder of this process's own in ``base``, removed afterwards; those whose process is gone are swept.
+def watched(path: Path) -> Iterator[Callable[[], str]]:
+    """Gives what tells, in a sentence, that a run's folder is not there any more; "" while it is."""
+    folder, lock = os.open(path, os.O_PATH | os.O_DIRECTORY), os.open(path / "lock", os.O_PATH)
 
-    A lock tells: it goes with its process, on this node and on others that share the disk.
+    def gone() -> str:
+        try:
+            if os.path.samestat(os.stat(path / "lock"), os.fstat(lock)):
+                return ""
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
+                return ""  # a disk that does not answer now may do so later
+        now = Path(os.readlink(f"/proc/self/fd/{folder}"))
+        if now == path or not (now / "lock").exists():
+            return f"the run's folder {path} was removed while the run went on: what was in it is lost, start it again"
+        return (
+            f"the run's folder {path} was moved to {now} while the run went on: its newest checkpoint there is whole, "
+            f"go on by resume={now}"
+        )
+
+    try:
+        yield gone
+    finally:
+        os.close(folder)
+        os.close(lock)
+
+
+def _refuse_others(path: Path) -> None:
+    """Leave a folder alone that holds something and no run of ours.
+
+    Empty folders in it are no hindrance, nor is the file that the user's shell writes this command's output to.
 
     Raises:
-        ConfigError: it cannot be made.
+        ConfigError: it names what was found.
     """
-    name = f"{platform.node()}_{os.getpid()}"
-    path, made = base / f"replay_{name}", base / f"new_{name}"
-    try:
-        base.mkdir(parents=True, exist_ok=True)
-        for left in base.glob("replay_*"):
-            _sweep(left)
-        made.mkdir(exist_ok=True)
-        lock = open(made / "lock", "w")
-    except OSError as error:
-        raise ConfigError(
-            f"the scratch folder {base} cannot be written ({error.strerror}): choose another one"
-        ) from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        made.rename(path)  # only now another one's sweep sees it
-        try:
-            yield path
-        finally:
-            shutil.rmtree(path, ignore_errors=True)
+    if manifest.is_ours(path) or (path / "config.yaml").exists():
+        return
+    shell = [os.fstat(number) for number in (1, 2) if _is_open(number)]
+    for folder, _, files in os.walk(path):
+        for file in files:
+            found = Path(folder) / file
+            if not any(os.path.samestat(found.lstat(), output) for output in shell):
+                raise ConfigError(
+                    f"run_dir={path} holds {found.relative_to(path)} and no run: choose another folder, or an empty one"
+                )
 
 
-def _sweep(folder: Path) -> None:
+def _is_open(number: int) -> bool:
     try:
-        with open(folder / "lock", "r+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-    except BlockingIOError:
-        return  # its process lives
-    except (FileNotFoundError, PermissionError):
-        return  # another one sweeps it; it is another user's
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 def _describe(path: Path, config: Config, command: list[str], lock: TextIO) -> None:
@@ -106,8 +127,14 @@ def _describe(path: Path, config: Config, command: list[str], lock: TextIO) -> N
     lock.truncate(0)
     lock.write(f"pid {os.getpid()} on {platform.node()}\n")
     lock.flush()
-    remove_partial(path)
-    (path / "summary.json").unlink(missing_ok=True)  # of a run that was given more budget: it is not finished now
+    manifest.begin(path)
+    manifest.remove_partial(path)
+    summary = path / "summary.json"
+    if summary.exists():
+        try:  # what is known of the run until now stays, but it is not finished any more
+            write_json(summary, {**read_json(summary), "status": "running"})
+        except ReadError:  # `compose.load` has said so
+            summary.rename(path / "damaged_summary.json")
     write_text(path / "config.yaml", to_yaml(replace(config, resume=None)))
     with open(path / "command.txt", "a") as commands:
         commands.write(shlex.join(command) + "\n")
@@ -133,17 +160,6 @@ def versions(seed: int) -> dict[str, Any]:
     }
 
 
-def aside_of(path: Path) -> Path:
-    """Where a file is written before it is renamed to ``path``."""
-    return path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
-
-
-def remove_partial(folder: Path) -> None:
-    """Remove what processes that are gone were writing anywhere in ``folder`` as they were killed."""
-    for path in folder.rglob(f".*{PARTIAL}"):
-        path.unlink(missing_ok=True)
-
-
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write aside and rename."""
     write_text(path, json.dumps(content, indent=2) + "\n")
@@ -151,21 +167,17 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write aside and rename."""
-    aside = aside_of(path)
-    with open(aside, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
+    with manifest.written(path) as file:
+        file.write(text.encode())
 
 
-def _default(config: Config) -> Path:
+def _default(config: Config, here: Path) -> Path:
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", config.env.id).strip("-")
     stem = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{name}_{config.algorithm.name}_{config.seed}"
-    path, count = Path("runs") / stem, 1
+    path, count = here / "runs" / stem, 1
     while path.exists():  # two runs started within one second
         count += 1
-        path = Path("runs") / f"{stem}_{count}"
+        path = here / "runs" / f"{stem}_{count}"
     return path
 
 

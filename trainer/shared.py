@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainer import manifest
 from trainer.learning import BETAS, Learner
 
 COUNTS = 6  # of each local agent, see `SharedAgent`
@@ -49,7 +50,8 @@ class SharedAgent:
 
     def __init__(self, learner: Learner, num_agents: int, lock: Path, mode: str) -> None:
         self.mode, self._lock_path = mode, str(lock)
-        lock.touch()
+        manifest.add(lock)
+        lock.touch(0o600)
         self._shapes = [(tuple(p.shape), p.stride()) for p in learner.trained]
         numel = sum(p.numel() for p in learner.trained)
         self._state = torch.zeros(2, 3, numel).share_memory_()  # slot; weights, first and second moment

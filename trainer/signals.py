@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
+
+from trainer import manifest
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # SLURM sends USR1 before the time is up
@@ -26,7 +27,7 @@ class StopSignals:
     Only the main thread may enter it. A signal that was ignored before (SIGHUP under nohup) stays ignored.
 
     Args:
-        leftovers: folder that is removed when the process ends at once.
+        leftovers: folder whose manifest's files are removed when the process ends at once.
 
     Attributes:
         number: of the first signal; 0 before it.
@@ -78,7 +79,7 @@ class StopSignals:
         if self.number and number != signal.SIGINT:  # TERM follows USR1 when a job's time is up: save on
             return
         if self.number:
-            shutil.rmtree(self._leftovers, ignore_errors=True)
+            manifest.remove_all(self._leftovers)
             os._exit(128 + number)  # the children follow: `die_with_parent`
         self.number = number
         if self._after_s:

@@ -25,12 +25,13 @@ from torchrl.collectors import MultiAsyncCollector
 
 import envs
 from envs import EnvSpec
-from trainer import seeds
+from trainer import manifest, seeds
 from trainer.agents import AgentPlan, make_policy, model_id, published, without_scheme
 from trainer.boards import STOP, ControlBoard
 from trainer.collectors import CollectorWorkers, close_streams, collector_arguments
 from trainer.config import Config
 from trainer.determinism import set_generator_states
+from trainer.errors import RunFailed
 from trainer.evaluators import LocalEvaluator, RemoteEvaluator
 from trainer.learners import LearnerProcess
 from trainer.learning import Learner, NotFinite, flat_weights
@@ -45,7 +46,6 @@ from trainer.processes.learner import Agent, StackedAgents
 from trainer.reading import ReadError
 from trainer.replay import worker_rows
 from trainer.rows import Row, joined
-from trainer.run_folder import remove_partial
 from trainer.shared import SharedAgent
 from trainer.shared_device import DeviceAgent
 from trainer.signals import STOPPING, StopSignals
@@ -125,6 +125,7 @@ class System:
     checkpoint_s: float = math.nan  # that the last checkpoint took
     checkpoint_bytes: int = 0  # of the replay, that it wrote
     trace: Trace | NoTrace = field(default_factory=NoTrace)  # of this process
+    gone: Callable[[], str] = field(default=lambda: "")  # see `run_folder.watched`
 
     def work(self) -> bool:
         """A chunk of updates of whoever is due, in this process; whether there was any."""
@@ -222,8 +223,10 @@ class System:
         """Start anew whatever died; cheap enough for every wait.
 
         Raises:
-            RunFailed: something died too often.
+            RunFailed: something died too often, or the run's folder is gone.
         """
+        if words := self.gone():
+            raise RunFailed(words)
         if self.collectors is not None:
             self.collectors.check()
         if self.evaluator is not None:
@@ -321,7 +324,7 @@ class System:
             rollout.world.close()
             rollout.trace.save()
         self.evaluator, self.collectors, self.rollouts = None, None, []
-        remove_partial(self.run_dir)  # the evaluator may have been saving its best policy
+        manifest.remove_partial(self.run_dir)  # the evaluator may have been saving its best policy
         try:
             self.trace.save()
             merge(self.run_dir)

@@ -7,19 +7,19 @@ tracing is off nothing is wrapped, so that the loops run the code that they woul
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import re
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from trainer import manifest
 from trainer.config import Config
 from trainer.reading import read_json
-from trainer.run_folder import aside_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -103,11 +103,10 @@ class Trace:
         part = {
             "role": self._role, "name": self._name, "pid": os.getpid(), "kinds": kinds, "spans": spans[-self._most :],
         }  # fmt: skip
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(exist_ok=True)
         path = self._folder / f"{os.getpid()}_{re.sub(r'[^A-Za-z0-9]+', '_', self._name)}.json"
-        aside = aside_of(path)
-        aside.write_text(json.dumps(part))
-        os.replace(aside, path)
+        with manifest.written(path) as file:
+            file.write(json.dumps(part).encode())
 
     def _number(self, kinds: tuple[str, ...], agent: str) -> int:
         self._chains.append((kinds, agent))
@@ -147,7 +146,7 @@ def open_trace(config: Config, role: str, name: str = "") -> Trace | NoTrace:
 
 def remove_parts(run_dir: Path) -> None:
     """Remove the parts that an earlier run in this folder left when it was killed."""
-    shutil.rmtree(run_dir / PARTS, ignore_errors=True)
+    manifest.remove_below(run_dir / PARTS)
 
 
 def merge(run_dir: Path) -> Path | None:
@@ -165,8 +164,8 @@ def merge(run_dir: Path) -> Path | None:
     begin = min(start for part in parts for _, start, _ in part["spans"])
     tracks: dict[int, int] = {}  # process -> tracks of its own so far: several roles where one process has them
     path = run_dir / FILE
-    aside = aside_of(path)
-    with open(aside, "w", encoding="utf-8") as file:
+    with manifest.written(path) as binary:
+        file = io.TextIOWrapper(binary, "utf-8")
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
         for part in parts:
             pid = part["pid"]
@@ -185,6 +184,6 @@ def merge(run_dir: Path) -> Path | None:
             for number, start, end in part["spans"]:
                 file.write(f'{heads[number]}, "ts": {(start - begin) / 1e3:.3f}, "dur": {(end - start) / 1e3:.3f}}},\n')
         file.write(json.dumps({"name": "end", "ph": "M", "pid": parts[0]["pid"], "tid": 0, "args": {}}) + "\n]}\n")
-    os.replace(aside, path)
+        file.detach()  # flushed, and left open for whoever opened it
     remove_parts(run_dir)
     return path

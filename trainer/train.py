@@ -14,25 +14,26 @@ from typing import Any
 import torch
 
 from envs import EnvError, EnvSpec
-from trainer import plot, run_folder
-from trainer.agents import streams_of, wants_values
+from trainer import leftovers, plot, run_folder
+from trainer.agents import streams_of
 from trainer.building import build, choose_device, describe
-from trainer.config import Config, first_line, to_dict
+from trainer.config import Config, absolute, first_line, to_dict
 from trainer.errors import RunFailed, device_failure
 from trainer.final import finish, report
 from trainer.learning import NotFinite
-from trainer.loggers import RunInfo, open_loggers
+from trainer.loggers import Loggers, RunInfo, open_loggers
 from trainer.loggers.sink import plain_value
 from trainer.metrics import Every, EverySeconds
+from trainer.needs import needs_of
 from trainer.overrides import own_config
 from trainer.processes.evaluator import Evaluation
 from trainer.processes.learner import IDLE_S
-from trainer.reading import ReadError
-from trainer.replay import row_bytes
+from trainer.reading import ReadError, read_json
 from trainer.resources import allow_open_files, check_fits, prepare_process
 from trainer.resume import restore
 from trainer.saving import save
 from trainer.schedules import IN_ROUNDS, SCHEDULES
+from trainer.scratch import scratch_folder
 from trainer.signals import Stopped, StopSignals
 from trainer.system import SUPERVISE_EVERY_S, System
 
@@ -51,13 +52,15 @@ def train(config: Config, command: list[str]) -> dict[str, Any]:
         RunFailed: a process died, the device gave up or the loss was not finite; everything is stopped, and there is a
             checkpoint if training had begun.
     """
+    here, config = Path.cwd(), absolute(config)
+    leftovers.claim()
     prepare_process()
     allow_open_files()
     torch.set_num_threads(config.learner.num_threads)
     world = describe(config)
     device = choose_device(config.learner.device)
-    with run_folder.opened(config, command) as (run_dir, config):
-        with run_folder.scratch_folder(Path(config.replay.scratch_dir or run_dir / "scratch")) as scratch:
+    with run_folder.opened(config, command, here) as (run_dir, config):
+        with scratch_folder(Path(config.replay.scratch_dir or run_dir / "scratch")) as scratch:
             return _train_in(run_dir, scratch, config, world, device)
 
 
@@ -70,37 +73,39 @@ def _train_in(
         streams[0].num_workers, streams[0].num_streams, str(device),
     )  # fmt: skip
     loggers = open_loggers(config.logger, info)
-    summary: dict[str, Any] = {
+    fresh: dict[str, Any] = {
         "env_id": config.env.id, "algorithm": config.algorithm.name, "seed": config.seed, "preset": config.preset,
         "status": "failed", "reason": "", "stop_signal": None, "frames": 0, "updates": 0, "wall_s": 0.0,
         "frames_per_s": 0.0, "updates_per_s": 0.0, "eval_return_mean": None, "eval_return_std": None,
         "eval_episodes": None,
     }  # fmt: skip
-    start = time.monotonic()
-    with StopSignals(leftovers=scratch) as stop:
+    start, problem = time.monotonic(), ""
+    summary = fresh | _known_before(config, run_dir)
+    with StopSignals(leftovers=scratch) as stop, run_folder.watched(run_dir) as gone:
         try:
-            copies = config.schedule.num_agents if config.schedule.name == "shared_gradient" else 1
-            needed = copies * sum(
-                row_bytes(spec, wants_values(own_config(config, name))) * rows.rows
-                for (name, spec), rows in zip(world, streams, strict=True)
-            )
-            fits = check_fits(
-                needed, scratch, copies * streams[0].num_workers, shared_bytes=2**24 * copies * len(world)
-            )
+            fits = check_fits(needs_of(config, world), scratch, run_dir)
             loggers.event(f"run folder {run_dir}; {fits}")
             for name, spec in world:
                 for note in spec.notes:
                     loggers.event(note if len(world) == 1 else f"{note} ({name})")
             system = build(config, run_dir, world, device, scratch, loggers, stop)
+            system.gone = gone
             if config.resume is not None:
                 restore(system)
-            _run(system, summary)
+                updates = sum(int(plan.board.updates[0]) for plan in system.plans)
+                summary |= {"frames": system.total_frames(), "updates": updates}
+                summary["wall_s"] = system.resumed.run.get("wall_s", 0.0)
+            _run(system, summary, fresh)
+            if gone():
+                raise RunFailed(gone())
         except Stopped:
             summary |= {"status": "stopped", "reason": f"signal {stop.name}", "stop_signal": stop.number}
         except (Exception, SystemExit) as cause:  # which a user's environment raises in `sequential`
             error: Exception = RunFailed(f"the environment ended this process: sys.exit({cause})")
             if not isinstance(cause, SystemExit):
                 error = device_failure(cause, device) or cause
+            if gone():
+                error = RunFailed(gone())
             summary["reason"] = first_line(error)
             if isinstance(error, RunFailed) and error.traceback:
                 loggers.event(f"traceback of the {error.role}:\n{error.traceback}", role=error.role, pid=error.pid)
@@ -110,25 +115,55 @@ def _train_in(
         finally:
             summary["total_s"] = time.monotonic() - start
             summary = {key: plain_value(value) for key, value in summary.items()}
-            try:
-                run_folder.write_json(run_dir / "summary.json", summary)
-            except OSError as error:
-                loggers.event(f"warning: the summary could not be written ({error}): make room in {run_dir}")
-            try:
-                if problem := plot.curve(run_dir):
-                    loggers.event(f"warning: {problem}")
-            except (OSError, ReadError) as error:
-                loggers.event(f"warning: there is no curve ({error})")
+            if not gone():
+                problem = _write_end(run_dir, summary, loggers)
             loggers.close(summary)
+    if problem:
+        raise RunFailed(problem)
     return summary
 
 
-def _run(system: System, summary: dict[str, Any]) -> None:
-    """Start the system, train, stop it and evaluate; ``summary`` takes what is known, however that ends."""
+def _known_before(config: Config, run_dir: Path) -> dict[str, Any]:
+    """What the summary of a run that goes on said of it, until more is known; it may be stopped while it starts."""
+    if config.resume is None:
+        return {}
+    try:
+        kept = read_json(run_dir / "summary.json")
+    except ReadError:  # a run that was killed has none
+        return {}
+    now = {"env_id", "algorithm", "seed", "preset", "status", "reason", "stop_signal"}
+    return {key: value for key, value in kept.items() if key not in now}
+
+
+def _write_end(run_dir: Path, summary: dict[str, Any], loggers: Loggers) -> str:
+    """The run's summary and curve; a sentence where the summary cannot be written."""
+    problem = ""
+    try:
+        run_folder.write_json(run_dir / "summary.json", summary)
+    except OSError as error:
+        problem = f"the summary could not be written ({error}): make room in {run_dir}"
+        loggers.event(f"warning: {problem}")
+    try:
+        if damaged := plot.curve(run_dir):
+            loggers.event(f"warning: {damaged}")
+    except (OSError, ReadError) as error:
+        loggers.event(f"warning: there is no curve ({error})")
+    return problem
+
+
+def _run(system: System, summary: dict[str, Any], fresh: dict[str, Any]) -> None:
+    """Start the system, train, stop it and evaluate; ``summary`` takes what is known, however that ends.
+
+    Args:
+        system: that is built.
+        summary: what is known of it before.
+        fresh: what nobody has trained or evaluated yet says.
+    """
     stop, loop = system.stop, Loop(system)
     try:
         with stop.raising(after_s=0):
             system.start()
+        summary |= fresh
         try:
             with stop.raising(after_s=STOP_S):
                 summary |= _train(system, loop)
@@ -266,6 +301,8 @@ def keep(system: System, loop: Loop, frames: int, may_fail: bool = False) -> Non
     Raises:
         RunFailed: the disk refuses, and this was the last chance.
     """
+    if system.gone():
+        raise RunFailed(system.gone())
     try:
         save(system, frames, loop.whole, loop.state_dict())
     except OSError as error:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,3 +99,38 @@ def run(tmp_path: Path) -> Callable[..., Ended]:
         return Ended(done.returncode, done.stdout, done.stderr, run_dir)
 
     return start
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """``begin("env.id=Hurting/Plain-v0")``: the same run as a process, for tests that strike it; killed at the end.
+
+    Keywords are those of `run`, but ``module``; ``stdout`` is where both of its streams go, ``before`` stands before
+    the command.
+    """
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(
+        *arguments: str, name: str = "run", quick: bool = True, cwd: Path | None = None, stdout: Any = subprocess.PIPE,
+        before: Sequence[str] = (), **variables: str,
+    ) -> subprocess.Popen[str]:  # fmt: skip
+        named = {argument.partition("=")[0] for argument in arguments}
+        words = [word for word in QUICK if quick and word.partition("=")[0] not in named]
+        words += [] if named & {"run_dir", "resume"} else [f"run_dir={tmp_path / name}"]
+        processes.append(
+            subprocess.Popen(
+                [*before, *command(*words, *arguments)],
+                cwd=cwd or tmp_path,
+                env=environment(**variables),
+                stdout=stdout,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+            )  # fmt: skip
+        )
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()

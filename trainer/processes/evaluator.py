@@ -31,7 +31,7 @@ from trainer.acting import FrameStacks, Policy, greedy_policy
 from trainer.agents import make_policy
 from trainer.algorithms.targets import unrescale
 from trainer.boards import error_text, flatten_parameters
-from trainer.checkpoint import load, write_aside
+from trainer.checkpoint import whole, write_aside
 from trainer.config import Config
 from trainer.opponents import opponents_of_evaluation
 from trainer.pulse import signs_of
@@ -253,8 +253,8 @@ class Judge:
         self._config, self._path, self._watch = config, run_dir / "best" / "policy.pt", watch
         self._players, self._best = Players(agents), -np.inf
         self._kept: Tensor | None = None  # what another process has found the best, until it is played here
-        if self._path.exists():
-            kept = load(self._path)
+        kept = whole(self._path, print, "weights", "eval_return_mean")
+        if kept is not None:
             evaluated = not np.isnan(kept["eval_return_mean"])  # else any is better
             self._kept = kept["weights"] if evaluated else None
         self._world = world_of(config, min(config.evaluator.num_envs, config.evaluator.episodes))
