@@ -1,0 +1,133 @@
+"""Whatever was done to a file of a run: whoever reads it says so in one sentence, or goes on without it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from trainer import checkpoint, eval, play, plot, run, timeline
+from trainer.checkpoint import numbered
+from trainer.config import Config
+from trainer.reading import ReadError, read_jsonl
+from trainer.train import train
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda whole: b"",
+    "half": lambda whole: whole[: len(whole) // 2],
+    "not UTF-8": lambda whole: whole[:10] + b"\xff\xfe\x80" + whole[10:],
+    "random": lambda whole: np.random.default_rng(0).bytes(500),
+    "zeros": lambda whole: bytes(len(whole)),
+    "a list": lambda whole: b"[1, 2, 3]\n",
+    "another object": lambda whole: b'{"frames": "many", "status": [], "upto": "all", "wall_s": {}}\n',
+    "a number of 5,000 digits": lambda whole: b'{"frames": ' + b"9" * 5_000 + b"}\n",
+    "brackets without end": lambda whole: b"[" * 20_000 + b"\n",
+    "lines cut": lambda whole: whole.replace(b":", b"", 3).replace(b",", b"\n", 2),
+}
+SMALL = {"hidden_sizes": [16]}
+
+
+@pytest.fixture(scope="module")
+def trained(make_config, tmp_path_factory) -> Path:
+    config: Config = make_config(
+        tmp_path_factory.mktemp("trained") / "run", budget_frames=600, schedule={"name": "sequential"},
+        evaluator={"every_frames": 300}, env={"id": "CartPole-v1", "backend": "gymnasium"}, telemetry={"trace": True},
+        algorithm=SMALL,
+    )  # fmt: skip
+    train(config, ["test"])
+    return Path(str(config.run_dir))
+
+
+@pytest.fixture
+def again(trained, tmp_path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "again"))
+
+
+def outcome(main: Callable[[list[str]], int], arguments: list[str], capfd: pytest.CaptureFixture[str]) -> str:
+    """What a program says of it; it ends with 0, 1 or 2 and without a traceback, and an error is one line."""
+    capfd.readouterr()
+    try:
+        code = main(arguments)
+    except SystemExit as end:  # argparse's own refusals
+        code = int(end.code or 0)
+    said = capfd.readouterr()
+    assert code in (0, 1, 2) and "Traceback" not in said.out + said.err, (arguments, said)
+    errors = [line for line in said.err.splitlines() if "error: " in line]
+    assert len(errors) == (code != 0), (arguments, said)
+    return errors[0] if errors else ""
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_who_only_reads_says_it_in_one_sentence(damage, again, capfd):
+    for name, main, words in (
+        ("config.yaml", eval.main, ["--episodes", "1"]),
+        ("best/policy.pt", eval.main, ["--episodes", "1"]),
+        ("best/policy.pt", play.main, ["--max-steps", "1"]),
+        ("checkpoints/last_policy.pt", eval.main, ["--episodes", "1", "--policy", "last"]),
+        ("metrics.jsonl", plot.main, []),
+        ("config.yaml", plot.main, []),
+        ("trace.json", timeline.main, []),
+    ):
+        path = again / name
+        whole = path.read_bytes()
+        path.write_bytes(DAMAGES[damage](whole))
+        error = outcome(main, [str(again), *words], capfd)
+        assert not error or str(path) in error, error
+        assert error or name in ("metrics.jsonl", "config.yaml"), (name, damage)
+        path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("damage", ["empty", "half", "random", "another object", "not UTF-8"])
+def test_a_run_goes_on_or_says_why_not(damage, again, capfd, tmp_path):
+    names = ["summary.json", "metrics.jsonl", "metrics.csv", "checkpoints/last_policy.pt", "best/policy.pt",
+             "manifest.txt", "versions.json", "checkpoints/collector_0.pt",
+             str(next(again.glob("replay/*/upto.json")).relative_to(again)),
+             str(numbered(again / "checkpoints")[-1].relative_to(again))]  # fmt: skip
+    for number, name in enumerate(names):
+        folder = Path(shutil.copytree(again, tmp_path / str(number)))
+        (folder / name).write_bytes(DAMAGES[damage]((folder / name).read_bytes()))
+        error = outcome(run.main, [f"resume={folder}", "budget_frames=900"], capfd)
+        assert not error, (name, error)
+        assert checkpoint.load(folder / "checkpoints/last_policy.pt")["frames"] >= 900
+    folder = tmp_path / "0"
+    (folder / "config.yaml").write_bytes(DAMAGES[damage]((folder / "config.yaml").read_bytes()))
+    error = outcome(run.main, [f"resume={folder}", "budget_frames=1200"], capfd)
+    assert error.startswith(f"error: {folder}/config.yaml"), error
+
+
+def test_files_of_another_kind_or_network_are_refused(again, make_config, capfd, tmp_path):
+    other: Config = make_config(
+        tmp_path / "other", budget_frames=600, schedule={"name": "sequential"}, algorithm={"hidden_sizes": [24]},
+        env={"id": "CartPole-v1", "backend": "gymnasium"},
+    )  # fmt: skip
+    train(other, ["test"])
+    theirs = Path(str(other.run_dir))
+    best, newest = again / "best/policy.pt", numbered(again / "checkpoints")[-1]
+    shutil.copy(newest, best)
+    assert "holds no policy" in outcome(eval.main, [str(again), "--episodes", "1"], capfd)
+    shutil.copy(theirs / "best/policy.pt", best)
+    assert "weights where the agent's network has" in outcome(eval.main, [str(again), "--episodes", "1"], capfd)
+    assert "weights where the agent's network has" in outcome(play.main, [str(again), "--max-steps", "1"], capfd)
+    shutil.copy(numbered(theirs / "checkpoints")[-1], newest)
+    error = outcome(run.main, [f"resume={again}", "budget_frames=900"], capfd)
+    assert "is of another network or environment (its network has other layers)" in error
+    shutil.copy(theirs / "best/policy.pt", newest)  # a policy instead of an agent
+    torch.save({"weights": torch.zeros(3)}, best)
+    assert not outcome(run.main, [f"resume={again}", "budget_frames=900"], capfd)
+    said = (again / "log.txt").read_text()
+    assert "is another kind of checkpoint (it has no frames_of_workers)" in said
+    assert "is another kind of checkpoint (it has no eval_return_mean)" in said or "it has no weights" in said
+
+
+def test_damaged_lines_cost_themselves_only(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"a": 1}\n\xff\n[2]\n{"a": 3}\n{"a": 4')
+    rows, problem = read_jsonl(path)
+    assert rows == [{"a": 1}, {"a": 3}]
+    assert problem == f"{path} is damaged: 2 of its 4 lines, line 2 first, cannot be read and are left out"
+    with pytest.raises(ReadError, match="cannot be read .*No such file"):
+        read_jsonl(tmp_path / "none")
