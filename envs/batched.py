@@ -6,7 +6,6 @@ into arrays of ours, so that callers may rely on what `envs.vector` promises: th
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs import masks
-from envs.faults import Unfit, is_its_own, words_of
+from envs.faults import Unfit, is_its_own, warn, words_of
 from envs.spaces import Field
 from envs.spec import EnvError, EnvSpec
 from envs.state import set_state, state_of
@@ -127,7 +126,7 @@ class BatchedVector:
         except BaseException as error:
             if not is_its_own(error):
                 raise
-            warnings.warn(f"{self.spec.id}: its close failed: {words_of(error)}", RuntimeWarning, stacklevel=2)
+            warn(f"{self.spec.id}: its close failed: {words_of(error)}")
 
     def _write(self, observation: Any, info: dict[str, Any]) -> None:
         if self._mask is not None:
@@ -138,7 +137,9 @@ class BatchedVector:
             if self._mask is not None:
                 if self._mask_in_info:
                     self._read_mask(self._mask, info)
-                masks.complete(self._mask, self._mask_before, self._truncated)
+                stuck = masks.complete(self._mask, self._mask_before, self._terminated, self._truncated)
+                if stuck is not None:
+                    self._warn("mask", f"sub-environment {stuck}: {masks.NOTHING_LEGAL}")
         except Exception as error:
             found = fault_of_batch(self._fields, observation, self.num_envs)
             fault = error if found is None else Unfit(f"of sub-environment {found[0]}, {found[1]}")
@@ -167,9 +168,12 @@ class BatchedVector:
             first = {name: value[0] for name, value in info.items() if np.ndim(value) == 2 and not name.startswith("_")}
             told |= {like: like for like in masks.look_alikes(first, self.spec.num_actions)}
         for key, text in told.items():
-            if key not in self._said:
-                self._said.add(key)
-                warnings.warn(f"{self.spec.id}: {text}", RuntimeWarning, stacklevel=2)
+            self._warn(key, text)
+
+    def _warn(self, key: str, text: str) -> None:
+        if key not in self._said:
+            self._said.add(key)
+            warn(f"{self.spec.id}: {text}")
 
     def _failure(self, doing: str, error: BaseException) -> EnvError:
         if not is_its_own(error):

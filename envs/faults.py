@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,8 @@ ALONE = (
 # What messages are about -> what to do.
 REMEDIES = {
     r"unexpected keyword argument '(seed|options)'": f"its reset must take seed=None and options=None; {SHIMMY}",
+    r"unpack \(expected 5": f"its step must give five values; {SHIMMY}",
+    r"unpack \(expected 2": f"its reset must give (observation, info); {SHIMMY}",
     r"(unexpected keyword argument|takes no arguments).*render_mode": (
         "its constructor takes no render_mode: it has no pictures"
     ),
@@ -68,15 +72,20 @@ def words_of(error: BaseException) -> str:
     return text
 
 
-def pair_of(result: Any) -> tuple[Any, dict[str, Any]]:
+def warn(text: str) -> None:
+    """Say something that ends nothing; what a child process of a run prints goes into its folder, with an event."""
+    print(f"warning: {text}", file=sys.stderr, flush=True)  # libraries filter Python's own warnings away
+
+
+def pair_of(result: Any) -> tuple[Any, Mapping[str, Any]]:
     """Observation and info of what ``reset`` gave; an info of None is an empty one.
 
     Raises:
         Unfit: it is something else.
     """
     pair = isinstance(result, tuple | list) and len(result) == 2
-    if pair and (result[1] is None or isinstance(result[1], dict)):
-        return result[0], result[1] or {}
+    if pair and (result[1] is None or isinstance(result[1], Mapping)):
+        return result[0], result[1] if result[1] is not None else {}
     raise Unfit(
         f"it gave {_kind(result)}, and must give (observation, info) with info a dict; where reset gives the "
         f"observation alone, {SHIMMY}"
@@ -97,7 +106,7 @@ def fault_of_step(result: Any) -> str | None:
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, bool | np.bool_) and not (np.ndim(flag) == 0 and flag in (0, 1)):
             return f"its {name} is {_kind(flag)}, and must be True or False"
-    if info is not None and not isinstance(info, dict):
+    if info is not None and not isinstance(info, Mapping):
         return f"its info is {_kind(info)}, and must be a dict"
     return None
 

@@ -21,7 +21,6 @@ import importlib
 import importlib.metadata
 import re
 import sys
-import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -30,7 +29,7 @@ import gymnasium as gym
 
 from envs import life, masks
 from envs.batched import BatchedVector
-from envs.faults import SHIMMY, is_its_own, one_line, pair_of, refuse, words_of
+from envs.faults import SHIMMY, is_its_own, one_line, pair_of, refuse, warn, words_of
 from envs.modules import import_modules
 from envs.spaces import Field, action_count, fields_of, mask_field, short
 from envs.spec import EnvError, EnvSpec
@@ -80,7 +79,7 @@ def _close(unused: list[gym.Env[Any, Any]], env_id: str) -> None:
         except BaseException as error:
             if not is_its_own(error):
                 raise
-            warnings.warn(f"{env_id}: its close failed: {words_of(error)}", RuntimeWarning, stacklevel=2)
+            warn(f"{env_id}: its close failed: {words_of(error)}")
 
 
 def make_single(env: Any, render_mode: str | None = None) -> gym.Env[Any, Any]:

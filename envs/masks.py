@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,13 @@ from envs.faults import Unfit
 
 LIKE = re.compile(r"mask|valid|legal|avail|allow|possible|feasible|permit|admissible", re.IGNORECASE)
 METHOD = "action_masks"
+NOTHING_LEGAL = "its mask allows no action while its episode goes on, and so every action is taken for legal there"
 LIKE_METHOD = re.compile(
     r"[a-z].*(action|valid|legal|avail).*mask.*|action_?mask|(valid|legal|avail).*mask", re.IGNORECASE
 )
 
 
-def found(observed: bool, info: dict[str, Any], env: Any, key: str) -> str:
+def found(observed: bool, info: Mapping[str, Any], env: Any, key: str) -> str:
     """The convention that an environment, just reset, follows: ``observation``, ``info``, ``method``, or empty."""
     if observed:
         return "observation"
@@ -36,17 +38,12 @@ def found(observed: bool, info: dict[str, Any], env: Any, key: str) -> str:
     return "method" if method_of(env) is not None else ""
 
 
-def notes(source: str, info: dict[str, Any], space: Any, env: Any, num_actions: int, key: str) -> tuple[str, ...]:
+def notes(source: str, info: Mapping[str, Any], space: Any, env: Any, num_actions: int, key: str) -> tuple[str, ...]:
     """What the user is told: where legal actions are read from, or what was not taken for a mask."""
     if source:
         where = {"observation": f"the observation's {key}", "info": f"info[{key!r}]", "method": f"{METHOD}()"}[source]
         return (f"legal actions are read from {where}",)
-    seen = getattr(space, "spaces", None)
-    declared = {k: part for k, part in seen.items() if k != key} if isinstance(seen, dict) else {}
-    told = look_alikes(info, num_actions)
-    for name, part in declared.items():
-        if LIKE.search(str(name)) and getattr(part, "shape", None) == (num_actions,):
-            told.append(_unused(f"the observation's {name}", str(name)))
+    told = look_alikes(info, num_actions) + _in_space(space, num_actions)
     bare = getattr(env, "unwrapped", None)
     for name in dir(type(bare)):
         method = inspect.getattr_static(bare, name, None)
@@ -55,7 +52,7 @@ def notes(source: str, info: dict[str, Any], space: Any, env: Any, num_actions: 
     return tuple(f"warning: {text}" for text in told)
 
 
-def look_alikes(info: dict[str, Any], num_actions: int) -> list[str]:
+def look_alikes(info: Mapping[str, Any], num_actions: int) -> list[str]:
     """What in ``info`` looks like a mask or a list of legal actions: a sentence of each."""
     told = []
     for name, value in info.items():
@@ -105,19 +102,42 @@ def take(mask: Any, out: NDArray[np.bool_], name: str, closely: bool = True) -> 
     out[:] = mask
 
 
-def complete(mask: NDArray[np.bool_], before: NDArray[np.bool_], truncated: NDArray[np.bool_]) -> None:
+def complete(
+    mask: NDArray[np.bool_], before: NDArray[np.bool_], terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]
+) -> int | None:
     """Rows in which nothing is legal: the one before where the episode was truncated, else all True.
 
     Args:
         mask: bool [N, num_actions], changed in place.
         before: the same of the step before.
+        terminated: bool [N].
         truncated: bool [N].
+
+    Returns:
+        the first row whose episode goes on although nothing is legal there, if there is one.
     """
     legal = mask.any(1)
-    if not legal.all():
-        cut = truncated & ~legal
-        mask[cut] = before[cut]
-        mask[~legal & ~cut] = True
+    if legal.all():
+        return None
+    cut = truncated & ~legal
+    mask[cut] = before[cut]
+    mask[~legal & ~cut] = True
+    running = np.flatnonzero(~legal & ~cut & ~terminated)
+    return int(running[0]) if len(running) else None
+
+
+def _in_space(space: Any, num_actions: int, above: tuple[str, ...] = ()) -> list[str]:
+    """What in an observation space looks like a mask, parts of parts too: a sentence of each."""
+    told = []
+    parts = getattr(space, "spaces", None)
+    for name, part in parts.items() if isinstance(parts, Mapping) else enumerate(parts or ()):
+        where = (*above, str(name))
+        if LIKE.search(str(name)) and getattr(part, "shape", None) == (num_actions,):
+            what = f"the observation's {'.'.join(where)}"
+            moved = f"{what} looks like a mask of legal actions and is not used: have it at the top of the observation"
+            told.append(moved if above else _unused(what, str(name)))
+        told += _in_space(part, num_actions, where)
+    return told
 
 
 def _is_mask(array: NDArray[Any]) -> bool:

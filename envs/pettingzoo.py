@@ -9,14 +9,14 @@ only are turn-based games, which `envs.games.turn_based` makes playable against 
 from __future__ import annotations
 
 import importlib
-import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envs import life, masks
-from envs.faults import Unfit, is_its_own, of_rewards, one_line, pair_of, words_of
+from envs.faults import Unfit, is_its_own, of_rewards, one_line, pair_of, warn, words_of
 from envs.modules import import_modules
 from envs.spaces import Field, action_count, fields_of, mask_field
 from envs.spec import EnvError, EnvSpec
@@ -39,7 +39,7 @@ class PettingZooVector:
 
     def __init__(
         self, envs: list[Any], env_id: str, frame_stack: int, clip_rewards: bool, mask_key: str = "action_mask",
-        infos: dict[str, dict[str, Any]] | None = None,
+        infos: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.envs, self.num_envs, self._id, self._clip = envs, len(envs), env_id, clip_rewards
         self.agents: tuple[str, ...] = tuple(envs[0].possible_agents)
@@ -111,7 +111,7 @@ class PettingZooVector:
             except BaseException as error:
                 if not is_its_own(error):
                     raise
-                warnings.warn(f"{self._id}: its close failed: {words_of(error)}", RuntimeWarning, stacklevel=2)
+                warn(f"{self._id}: its close failed: {words_of(error)}")
             life.beat()
 
     def _step_one(self, i: int, env: Any, actions: list[NDArray[np.int64]]) -> None:
@@ -157,7 +157,7 @@ class PettingZooVector:
             for key, text in seat.suspicions() if closely else []:
                 if key not in self._said:
                     self._said.add(key)
-                    warnings.warn(f"{self._id}: {seat.name}: {text}", RuntimeWarning, stacklevel=2)
+                    warn(f"{self._id}: {seat.name}: {text}")
         return [seat.observation for seat in self._seats]
 
     def _failure(self, i: int, error: BaseException) -> EnvError:
@@ -183,7 +183,7 @@ class _Seat:
     """One agent's arrays, over all sub-environments."""
 
     def __init__(
-        self, env: Any, name: str, env_id: str, frame_stack: int, n: int, mask_key: str, info: dict[str, Any]
+        self, env: Any, name: str, env_id: str, frame_stack: int, n: int, mask_key: str, info: Mapping[str, Any]
     ) -> None:
         self.name, self.mask_key = name, mask_key
         space, where = env.observation_space(name), f"{env_id}, {name}"
@@ -247,7 +247,7 @@ class _Seat:
                     self.no_mask = None
                 else:
                     mask[i] = self.present[i]  # all, or of one that has ended the one before
-        masks.complete(mask, self.mask_before, self.truncated)
+        masks.complete(mask, self.mask_before, self.terminated, self.truncated)
 
     def suspicions(self) -> list[tuple[str, str]]:
         """What may be meant otherwise than it is taken: what it is about, and a sentence."""

@@ -14,7 +14,6 @@ an episode ended. Observations: `envs.writing` refuses what cannot be stored as 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -23,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs import life, masks
-from envs.faults import ALONE, Unfit, fault_of_step, is_its_own, pair_of, words_of
+from envs.faults import ALONE, Unfit, fault_of_step, is_its_own, pair_of, warn, words_of
 from envs.spaces import Field
 from envs.spec import EnvError, EnvSpec
 from envs.state import generator_state, set_state, state_of
@@ -246,7 +245,7 @@ class SyncVector:
         except BaseException as error:
             if not is_its_own(error):
                 raise
-            warnings.warn(f"{self.spec.id}: its close failed: {words_of(error)}", RuntimeWarning, stacklevel=2)
+            warn(f"{self.spec.id}: its close failed: {words_of(error)}")
 
     def _start_anew(self, index: int) -> None:
         if not self._autoreset:
@@ -283,7 +282,9 @@ class SyncVector:
         if self._mask is not None:
             if not self._mask_field:
                 self._read_masks(self._mask, closely)
-            masks.complete(self._mask, self._mask_before, self._truncated)
+            stuck = masks.complete(self._mask, self._mask_before, self._terminated, self._truncated)
+            if stuck is not None:
+                self._warn("mask", f"sub-environment {stuck} (seed {self._seeds[stuck]}): {masks.NOTHING_LEGAL}")
         if closely:
             self._look_closely()
 
@@ -323,7 +324,7 @@ class SyncVector:
     def _warn(self, key: str, text: str) -> None:
         if key not in self._said:
             self._said.add(key)
-            warnings.warn(f"{self.spec.id}: {text}", RuntimeWarning, stacklevel=2)
+            warn(f"{self.spec.id}: {text}")
 
     def _failure(self, index: int, doing: str, words: str) -> EnvError:
         seed = self._seeds[index]

@@ -11,14 +11,13 @@ actions, and so can be played again elsewhere.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envs import life, masks
-from envs.faults import Unfit, is_its_own, of_rewards, words_of
+from envs.faults import Unfit, is_its_own, of_rewards, warn, words_of
 from envs.games.rows import Rows, chosen, look, require, to_advance
 from envs.pettingzoo import module_of
 from envs.spaces import action_count, fields_of, mask_field
@@ -156,7 +155,7 @@ class TurnBasedGames:
             except BaseException as error:
                 if not is_its_own(error):
                     raise
-                warnings.warn(f"{self._id}: its close failed: {words_of(error)}", RuntimeWarning, stacklevel=2)
+                warn(f"{self._id}: its close failed: {words_of(error)}")
             life.beat()
 
     def state(self) -> dict[str, Any]:

@@ -91,6 +91,29 @@ def test_what_only_looks_like_a_mask_is_named_and_can_be_used(name):
     assert cut_mask(vector) == [[True, False]] * 2
 
 
+def test_a_mask_that_forbids_everything_while_the_episode_goes_on_is_said_once(capsys):
+    vector = envs.make(config("Hurting/Masked-v0"), 2)
+    for env in vector.envs:
+        env.unwrapped.mask = lambda env=env: np.array([env.unwrapped.t != 2, 0], np.int8)
+    vector.reset(3)
+    shown = [vector.step(np.zeros(2, np.int64))[0]["action_mask"][0].tolist() for _ in range(10)]
+    assert shown[:3] == [[True, False], [True, True], [True, False]]
+    assert capsys.readouterr().err == (
+        "warning: Hurting/Masked-v0: sub-environment 0 (seed 3): its mask allows no action while its episode goes on, "
+        "and so every action is taken for legal there\n"
+    )
+
+
+def test_a_mask_deep_in_an_observation_is_named():
+    parts = {"deep": gym.spaces.Dict({"legal_moves": gym.spaces.MultiBinary(2)}), "x": gym.spaces.Discrete(2)}
+    values = [{"deep": {"legal_moves": np.array([1, 0], np.int8)}, "x": 0}]
+    env = config("Hurting/Shows-v0", kwargs={"space": gym.spaces.Dict(parts), "values": values})
+    assert envs.describe(env).notes == (
+        "warning: the observation's deep.legal_moves looks like a mask of legal actions and is not used: have it at "
+        "the top of the observation",
+    )
+
+
 def test_a_mask_of_another_kind_is_refused():
     for mask, words in [([2, 3], "must hold a 0 or 1"), ([1], "has shape (1,), not (2,)"), (None, "is missing")]:
         vector = envs.make(config("Hurting/Masked-v0"), 1)
