@@ -24,6 +24,7 @@ class VectorEnvironment(EnvBase):
     def __init__(self, vector) -> None:
         n, spec = vector.num_envs, vector.spec
         super().__init__(device="cpu", batch_size=[n])
+        self.is_closed = False  # TorchRL would say so at its own first reset, and close nothing before
         self.vector, self.spec = vector, spec
         self.observation_spec = _observations(spec, n)
         self.action_spec = Categorical(spec.num_actions, shape=(n,), dtype=torch.int64)

@@ -18,14 +18,15 @@ LAYERS = [
     {"schedules", "building", "saving", "resume", "league", "play_games"},
     {"system", "forkserver", "finished"},
     {"collectors", "evaluators", "tasks", "final_episodes"},
-    {"learners"},
+    {"learners", "server"},
     {"processes"},
     {"shared_device"},
     {"diagnostics", "stacking", "shared", "needs", "matches", "opponents"},
     {"agents", "priorities", "learning", "replay_copy", "pool", "child"},
     {"algorithms", "acting", "replay", "recording", "checkpoint", "telemetry", "trace"},
     {"networks", "metrics", "loggers", "boards", "limiter", "plot", "resources", "run_folder", "compose", "timeline"}
-    | {"signals", "errors", "pulse", "determinism", "seeds", "scripting", "league_picture", "human"},
+    | {"signals", "errors", "pulse", "determinism", "seeds", "silence", "scripting", "league_picture", "human"}
+    | {"programs", "output"},
     {"validation", "arguments", "scratch", "rows", "pictures", "video"},
     {"plausibility"},
     {"consistency", "overrides"},

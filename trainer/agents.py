@@ -19,7 +19,15 @@ from torchrl.modules import QValueActor
 from envs import EnvSpec
 from trainer import seeds
 from trainer.algorithms import ALGORITHMS
-from trainer.boards import AgentBoard, WeightsBoard, agent_fields, ordered_leaves, shared_blocks, weights_fields
+from trainer.boards import (
+    VERSIONS_KEPT,
+    AgentBoard,
+    WeightsBoard,
+    agent_fields,
+    ordered_leaves,
+    shared_blocks,
+    weights_fields,
+)
 from trainer.config import Config, ConfigError
 from trainer.overrides import own_config
 from trainer.replay import StreamLayout, layout, open_storage
@@ -180,6 +188,12 @@ def update_key(plan: AgentPlan) -> tuple:
 def without_scheme(plan: AgentPlan) -> AgentPlan:
     """The plan with a weights board of its own on the same memory: TorchRL ties a scheme to one collector."""
     return dataclasses.replace(plan, weights=plan.weights.another())
+
+
+def published_updates(plan: AgentPlan) -> int:
+    """Updates after which the newest weights on an agent's board were published."""
+    made, version = plan.board.version_updates, plan.weights.version
+    return int(made[version % VERSIONS_KEPT] or made[(version - 1) % VERSIONS_KEPT])  # it may have died between the two
 
 
 def published(plan: AgentPlan) -> Tensor:

@@ -90,6 +90,7 @@ class ControlBoard:
         pid: int64 [W], the worker's process id; its worker.
         snapshot: int64 [1], number of the last request for the workers' state (sync); main.
         snapshots_done: int64 [W], number of the request that was answered; its worker.
+        closed: int64 [W], whether the worker's environments are closed; its worker.
         error: uint8 [W, ERROR_BYTES], UTF-8 text of a worker's traceback, zero-padded; its worker.
     """
 
@@ -101,6 +102,7 @@ class ControlBoard:
     pid: NDArray[np.int64]
     snapshot: NDArray[np.int64]
     snapshots_done: NDArray[np.int64]
+    closed: NDArray[np.int64]
     error: NDArray[np.uint8]
 
     def __init__(self, num_workers: int) -> None:
@@ -114,6 +116,7 @@ class ControlBoard:
             "pid": ((w,), torch.int64),
             "snapshot": ((1,), torch.int64),
             "snapshots_done": ((w,), torch.int64),
+            "closed": ((w,), torch.int64),
             "error": ((w, ERROR_BYTES), torch.uint8),
         }
         self._block = shared_block(self._fields)
@@ -140,7 +143,9 @@ class ControlBoard:
 
     def write_error(self, worker: int, text: str) -> None:
         """Leave a traceback where the main process finds it; the end is kept when it is too long."""
-        data = text.encode()[-ERROR_BYTES:].ljust(ERROR_BYTES, b"\0")  # padded: an earlier error may have been longer
+        data = text.encode(errors="backslashreplace")[-ERROR_BYTES:].ljust(
+            ERROR_BYTES, b"\0"
+        )  # padded: an earlier error may have been longer
         self.error[worker] = np.frombuffer(data, np.uint8)
 
     def read_error(self, worker: int) -> str:
@@ -255,11 +260,17 @@ def agent_fields(num_workers: int, num_streams: int) -> Fields:
 
 
 def error_text(error: BaseException) -> str:
-    """A child's exception for the main process: its traceback, and as the last line its cause in one sentence."""
-    lines = str(error).strip().splitlines()
+    """A child's exception for the main process: its traceback, and as the last line its cause in one sentence.
+
+    Whatever a user's environment raises: also what is no `Exception`, has no text, or one that UTF-8 cannot hold.
+    """
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:
+        lines = ["it cannot say what"]
     kind, text = type(error).__name__, lines[0] if lines else ""
     cause = text if kind == "EnvError" else f"{kind}: {text}"  # an EnvError is a sentence already
-    return "".join(traceback.format_exception(error)) + cause
+    return ("".join(traceback.format_exception(error)) + cause).encode(errors="backslashreplace").decode()
 
 
 def split_error(text: str) -> tuple[str, str]:

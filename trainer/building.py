@@ -137,7 +137,7 @@ def build_shared(
     system.learners = [
         LearnerProcess(
             plan, partial(start_local_agent, system, plan), loggers, config.agents.hang_seconds, "agent",
-            " with the shared weights",
+            lambda _: " with the shared weights",
         )
         for plan in plans
     ]  # fmt: skip

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from trainer import programs
 from trainer.config import Config
+from trainer.output import capture
 from trainer.resources import prepare_process
 from trainer.seeds import seed_globals
 from trainer.signals import obey_parent
+
+ALONE = ("evaluator", "league")  # roles that one process at a time has
 
 
 def tell(pipe: Connection, message: Any) -> None:
@@ -22,7 +28,7 @@ def tell(pipe: Connection, message: Any) -> None:
 
 
 def begin(config: Config, role: str, number: int = 0, start: int = 0, num_threads: int = 1) -> None:
-    """Leave signals to the main process, die with it, draw other numbers than others, and calculate as all do.
+    """Become a child of a run: what it prints, whom it obeys, what it draws and how it calculates.
 
     Args:
         config: the run.
@@ -31,7 +37,11 @@ def begin(config: Config, role: str, number: int = 0, start: int = 0, num_thread
         start: how many processes had the number before.
         num_threads: that torch may use.
     """
+    if config.run_dir is not None and role != "describe":  # by then nobody knows whose folder it is
+        capture(Path(config.run_dir), role if role in ALONE else f"{role}_{number}")
     obey_parent()
+    programs.mark_child()
+    multiprocessing.current_process().daemon = False  # or Python forbids an environment processes of its own
     prepare_process()
     torch.set_num_threads(num_threads)
     seed_globals(config.seed, role, number, start)

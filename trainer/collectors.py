@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torchrl.data import TensorDictReplayBuffer
 
+from trainer import programs
 from trainer.agents import AgentPlan, make_policy, model_id, without_scheme
 from trainer.boards import START_S, ControlBoard, split_error
 from trainer.config import Config, first_line
@@ -28,9 +29,13 @@ from trainer.learners import SHUTDOWN_S
 from trainer.loggers import Loggers
 from trainer.processes.collector import CollectorPlan, StreamCollector, first_seed, make_environment
 from trainer.replay import close_episodes
+from trainer.signals import STOPPING
+from trainer.silence import Silence
 
 POLL_S = 2e-3  # between two looks at workers that start
 NAMED_S = 3.0  # until the exit code of a worker that failed to start is known
+AGAIN_S = 2.0  # until a worker is tried again for which there was no room
+CLOSE_S = 30.0  # that workers may take to close their environments, as long as each one that is closed shows life
 MEBIBYTE = 2**20
 
 # Gives a collector that is not yet made, and what makes it: whoever interrupts that finds the processes in the former.
@@ -57,6 +62,8 @@ class CollectorWorkers:
         self._collectors: list[Any] = []  # all that were made, the first one first
         self._place: list[tuple[Any, int]] = []  # of each worker
         self._starting: dict[int, _Start] = {}
+        self._again_at: dict[int, float] = {}  # when a worker is tried again that found no room to start
+        self._silence = [Silence(config.faults.hang_seconds) for _ in plans]
         self._failures: list[deque[float]] = [deque() for _ in plans]
 
     @property
@@ -79,7 +86,7 @@ class CollectorWorkers:
         start = self._begin(list(range(len(self.plans))))
         while start.thread.is_alive():
             time.sleep(POLL_S)
-            silent = [w for w in range(len(self.plans)) if self._silent_s(w) > self.config.faults.hang_seconds]
+            silent = [worker for worker in range(len(self.plans)) if self._silent(worker)]
             if silent:
                 raise RunFailed(
                     f"collector worker {silent[0]} ({self._what(silent[0])}) did not start within "
@@ -103,6 +110,10 @@ class CollectorWorkers:
             RunFailed: one of them failed more often than ``faults.max_failures`` allows.
         """
         for worker in range(len(self.plans)):
+            if worker in self._again_at:
+                if time.monotonic() >= self._again_at[worker]:
+                    self._start_anew(worker)
+                continue
             start = self._starting.get(worker)
             if start is not None and not start.thread.is_alive():
                 del self._starting[worker]
@@ -115,9 +126,11 @@ class CollectorWorkers:
             if (exitcode := self._exitcode(worker)) is not None:
                 if start is None:  # else TorchRL still waits for it and finds out by itself
                     self._replace(worker, *self._death(worker, exitcode))
-            elif (silent_s := self._silent_s(worker)) > self.config.faults.hang_seconds:
+            elif self._silent(worker):
                 self._kill(worker)
-                self._replace(worker, f"showed no sign of life for {silent_s:.0f} s and was ended", "")
+                traceback, cause = split_error(self.board.read_error(worker))  # it may hang as it closes
+                silent = f"showed no sign of life for {self._silence[worker].silent_s:.0f} s and was ended"
+                self._replace(worker, f"died: {cause}" if cause else silent, traceback)
             elif (limit := self.config.faults.worker_memory_mb) is not None and start is None:
                 used = _resident_bytes(int(self.board.pid[worker])) / MEBIBYTE
                 if used > limit:
@@ -128,13 +141,23 @@ class CollectorWorkers:
         """Stop all of them; the board says STOP already."""
         for start in self._starting.values():
             start.thread.join(0.1)
+        begun, workers = time.monotonic(), range(len(self.plans))
+        self._silence = [Silence(SHUTDOWN_S) for _ in workers]
+        while time.monotonic() - begun < CLOSE_S and any(self._closing(worker) for worker in workers):
+            time.sleep(POLL_S)
         for collector in self._collectors:
-            collector.shutdown(timeout=SHUTDOWN_S, raise_on_error=False)
+            collector.shutdown(timeout=1.0, raise_on_error=False)  # who has closed ends at once
+
+    def _closing(self, worker: int) -> bool:
+        """Whether a worker still closes its environments, and shows life at that."""
+        if self.board.closed[worker] or worker in self._starting or worker in self._again_at:
+            return False
+        return self._exitcode(worker) is None and not self._silent(worker)
 
     def _begin(self, workers: list[int]) -> _Start:
         now = time.monotonic()
         self.board.heartbeat[workers] = now + START_S
-        self.board.pid[workers] = 0
+        self.board.pid[workers] = self.board.closed[workers] = 0
         collector, make = self._create([self.plans[worker] for worker in workers])
         self._collectors.append(collector)
         if len(workers) == len(self.plans):
@@ -148,18 +171,31 @@ class CollectorWorkers:
             raise self._failure(worker, why + often, traceback)
         self.restarts += 1
         role, pid = f"collector {worker}", int(self.board.pid[worker])
+        programs.end([pid])
         if traceback:
             self._loggers.event(f"traceback of collector {worker}:\n{traceback}", role, pid=pid)
         self._loggers.event(f"{self._name(worker)} {why}; another one takes its place, the others go on", role, pid=pid)
         self.board.write_error(worker, "")
         collector, _ = self._place[worker]
-        if collector is not self.first:  # nothing is left in it
+        if collector is not self.first and collector in self._collectors:  # nothing is left in it
             collector.shutdown(timeout=SHUTDOWN_S, raise_on_error=False)
             self._collectors.remove(collector)
         close_streams(self.plans[worker].agents, worker)
         plan = self.plans[worker]
         self.plans[worker] = dataclasses.replace(plan, start=plan.start + 1, exact=False)
-        self._starting[worker] = self._begin([worker])
+        self._start_anew(worker)
+
+    def _start_anew(self, worker: int) -> None:
+        """Begin a worker in a dead one's place; what the machine is short of (memory, tasks) is one more failure."""
+        self._again_at.pop(worker, None)
+        try:
+            self._starting[worker] = self._begin([worker])
+        except (OSError, RuntimeError) as error:  # no room in /dev/shm; no more threads
+            why = f"could not be started: {first_line(error)}"
+            if (often := one_too_many(self._failures[worker], self.config.faults)) is not None:
+                raise self._failure(worker, why + often, "") from error
+            self._again_at[worker] = time.monotonic() + AGAIN_S
+            self._loggers.event(f"{self._name(worker)} {why}; it is tried again", f"collector {worker}")
 
     def _failure(self, worker: int, why: str, traceback: str) -> RunFailed:
         return RunFailed(f"{self._name(worker)} {why}", f"collector {worker}", traceback, int(self.board.pid[worker]))
@@ -184,13 +220,13 @@ class CollectorWorkers:
         processes = getattr(collector, "procs", ())
         return processes[index].exitcode if index < len(processes) else None
 
-    def _silent_s(self, worker: int) -> float:
-        return time.monotonic() - float(self.board.heartbeat[worker])
+    def _silent(self, worker: int) -> bool:
+        return self._silence[worker].too_long(float(self.board.heartbeat[worker]))
 
     def _kill(self, worker: int) -> None:
         collector, index = self._place[worker]
         for process in getattr(collector, "procs", ())[index : index + 1]:
-            os.kill(process.pid, signal.SIGKILL)
+            programs.end_all([process.pid])
             process.join()
 
 
@@ -214,6 +250,7 @@ class _Start:
         self.thread.start()
 
     def _run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # they are the main thread's, and of nobody it starts
         try:
             self._make()
         except Exception as error:  # a worker's own one, of any type, or TorchRL's about a worker that is gone

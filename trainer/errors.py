@@ -12,6 +12,8 @@ import torch
 
 from trainer.config import FaultsConfig, first_line
 
+LOST = 255  # exit code that Python gives a process whose fork server is gone
+
 
 class RunFailed(RuntimeError):
     """A run that ended before its budget for no wish of the user's; its text is one sentence for the user.
@@ -52,7 +54,9 @@ def device_failure(error: Exception, device: torch.device) -> RunFailed | None:
 
 def exit_words(exitcode: int) -> str:
     """What ended a process, for a sentence."""
-    return f"signal {signal.Signals(-exitcode).name}" if exitcode < 0 else f"exit code {exitcode}"
+    if exitcode < 0:
+        return f"signal {signal.Signals(-exitcode).name}"
+    return "the end of its fork server" if exitcode == LOST else f"exit code {exitcode}"
 
 
 def one_too_many(times: deque[float], faults: FaultsConfig) -> str | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from envs import EnvSpec
-from trainer import seeds
+from trainer import programs, seeds
 from trainer.boards import split_error
 from trainer.config import Config
 from trainer.errors import RunFailed, exit_words, one_too_many
@@ -154,6 +154,7 @@ class RemoteEvaluator:
         self._pipe.close()
         self._process.kill()
         self._process.join()
+        programs.end([self._process.pid or 0])
 
 
 class LocalEvaluator:

@@ -9,13 +9,17 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
-from trainer.agents import AgentPlan
+from trainer import programs
+from trainer.agents import AgentPlan, published_updates
 from trainer.boards import split_error
+from trainer.config import first_line
 from trainer.errors import RunFailed, exit_words, one_too_many
-from trainer.limiter import NO_LIMIT, Limiter
+from trainer.limiter import Limiter
 from trainer.loggers import Loggers
+from trainer.silence import Silence
 
 SHUTDOWN_S = 4.0  # until one that does not end by itself, nor shows life, is killed
+AGAIN_S = 2.0  # until one is tried again for which there was no room
 SAVING_S = 120.0  # until one that saves is killed
 
 
@@ -28,7 +32,7 @@ class LearnerProcess:
         loggers: are told when it is started anew.
         hang_s: without a sign of life it is taken for hung.
         what: it is called, before its agent's name.
-        source: what it goes on from when it is started anew.
+        source: says what it goes on from when it is started anew.
     """
 
     def __init__(
@@ -38,14 +42,15 @@ class LearnerProcess:
         loggers: Loggers,
         hang_s: float,
         what: str = "learner of",
-        source: str = " from its agent's last checkpoint",
+        source: Callable[[AgentPlan], str] | None = None,
     ) -> None:
         self.plan, self._start, self._loggers, self._hang_s = plan, start, loggers, hang_s
-        self._what, self._source = what, source
+        self._what, self._source = what, source or newest_weights
         self.figures = {"learning_rate": plan.config.learner.learning_rate}  # until it reports its own
         self.restarts = self.saves = 0
         self._failures: deque[float] = deque()
         self._process: BaseProcess | None = None
+        self._silence, self._again_at = Silence(hang_s), 0.0
         schedule = plan.config.schedule
         self.limiter = Limiter(
             plan.config.budget_frames, plan.config.learner.warmup_frames, schedule.frames_per_update, 1,
@@ -53,11 +58,18 @@ class LearnerProcess:
         )  # fmt: skip
 
     def start(self) -> None:
-        """Start it; it goes on from its agent's newest checkpoint, if there is one."""
+        """Start it; :func:`trainer.processes.learner.go_on` says from where it goes on.
+
+        Where the machine has no room for it, :meth:`check` finds that.
+        """
         self._pipe, theirs = Pipe()
         self._error = ""  # that ended it, which it tells before it is gone
         self.plan.board.learner_starts()
-        self._process = self._start(theirs)
+        try:
+            self._process = self._start(theirs)
+        except (OSError, EOFError, RuntimeError) as error:  # no more tasks or memory, or no fork server to do it
+            self._process, self._error = None, first_line(error)
+            self._again_at = time.monotonic() + AGAIN_S
         theirs.close()
 
     @property
@@ -72,31 +84,46 @@ class LearnerProcess:
         return self.limiter.settled(self.plan.board.total_frames(), self.plan.board.total_episodes())
 
     def check(self) -> None:
-        """Take its reports; if it died or hangs, say so, let collection go on without it, and start it anew.
+        """Take its reports; if it died or hangs, say so, and start it anew.
+
+        Until it is back, its agent's limits stay what they were: frames that nobody learns from in time are not
+        collected.
 
         Raises:
             RunFailed: that happened more often than ``faults.max_failures`` allows.
         """
-        assert self._process is not None
         self.read()
-        silent = time.monotonic() - self.plan.board.learner_heartbeat[0]
-        if self._process.exitcode is None and silent < self._hang_s:
+        if self._process is None:
+            self._try_again()
+            return
+        hangs = self._silence.too_long(float(self.plan.board.learner_heartbeat[0]))
+        if self._process.exitcode is None and not hangs:
             return
         if self._process.exitcode is None:
-            why = f"showed no sign of life for {silent:.0f} s and was ended"
+            why = f"showed no sign of life for {self._silence.silent_s:.0f} s and was ended"
             self._process.kill()
+            self._process.join()
         else:
             traceback, cause = split_error(self._error)
             why = f"died: {cause or f'it was ended by {exit_words(self._process.exitcode)}'}"
             if traceback:
                 self._event(f"traceback of the {self._what} {self.plan.name}:\n{traceback}")
-        self.plan.board.frame_limit[0] = self.plan.config.budget_frames  # nobody waits for it
-        self.plan.board.episode_limit[0] = NO_LIMIT
+        programs.end([self.pid])
         text = f"the {self._what} {self.plan.name} (pid {self._process.pid}) {why}"
         if (often := one_too_many(self._failures, self.plan.config.faults)) is not None:
             raise RunFailed(text + often, role="learner")
         self.restarts += 1
-        self._event(f"{text}; it is started anew{self._source}")
+        self._event(f"{text}; it is started anew{self._source(self.plan)}")
+        self.start()
+
+    def _try_again(self) -> None:
+        """Start it after it could not be started; that counts as a failure."""
+        if time.monotonic() < self._again_at:
+            return
+        text = f"the {self._what} {self.plan.name} could not be started: {self._error}"
+        if (often := one_too_many(self._failures, self.plan.config.faults)) is not None:
+            raise RunFailed(text + often, role="learner")
+        self._loggers.event(f"{text}; it is tried again", role="learner", agent=self.plan.name)
         self.start()
 
     def _event(self, text: str) -> None:
@@ -150,8 +177,20 @@ class LearnerProcess:
             self._process.join(SHUTDOWN_S)  # it saves a large replay
         if self._process.exitcode is None:
             self._process.kill()
+            self._process.join()
+        programs.end([self.pid])
         self.read()
         self._pipe.close()
 
     def _beats(self) -> bool:
         return time.monotonic() - float(self.plan.board.learner_heartbeat[0]) < SHUTDOWN_S
+
+
+def newest_weights(plan: AgentPlan) -> str:
+    """What a learner's process goes on from in a dead one's place, for a sentence."""
+    made = published_updates(plan)
+    lost = int(plan.board.updates[0]) - made
+    return (
+        f" from the weights that it published after {made} updates: {lost} later ones, and the optimiser's moments "
+        "since the agent's last checkpoint, are lost"
+    )

@@ -15,7 +15,8 @@ from __future__ import annotations
 import fcntl
 import math
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from torch import Tensor
 from trainer import manifest
 from trainer.learning import BETAS, Learner
 
+LOCK_S = 2e-5  # between two looks at the lock
 COUNTS = 6  # of each local agent, see `SharedAgent`
 APPLIED, BEGUN, ENDED, OVERLAPPED, STALENESS, PULLED = range(COUNTS)
 
@@ -41,6 +43,7 @@ class SharedAgent:
         mode: ``locked`` or ``hogwild``.
 
     Attributes:
+        beat: called while a local agent waits for the lock; in its own process.
         counts: int64 [P, COUNTS]: updates applied, begun and ended; those that overlapped with another's (hogwild); sum
             over updates of how many others came between taking the weights and applying; version held. Each row has
             one writer, its local agent.
@@ -63,6 +66,7 @@ class SharedAgent:
             mine.copy_(own)
 
     def _open(self) -> None:
+        self.beat: Callable[[], None] = lambda: None
         words, self.counts = self._words.numpy(), self._counts.numpy()
         self._version, self.holder, self.recovered = words[:1], words[1:2], words[2:]
         self._parts = [[views(part, self._shapes) for part in slot] for slot in self._state]
@@ -97,7 +101,7 @@ class SharedAgent:
         if self.mode == "hogwild":
             self._apply_freely(number, learner, gradients)
             return
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        self._take_lock()
         try:
             if dead := int(self.holder[0]):  # it died within; what it was writing is in the slot that is not in use
                 self.recovered[0] += 1
@@ -117,6 +121,16 @@ class SharedAgent:
         finally:
             self.holder[0] = 0
             fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def _take_lock(self) -> None:
+        """Wait for the lock, showing life: whoever holds it may have been stopped, and is found by its own silence."""
+        while True:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                self.beat()
+                time.sleep(LOCK_S)
 
     def _apply_freely(self, number: int, learner: Learner, gradients: Sequence[Tensor]) -> None:
         own = self.counts[number]

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from trainer import manifest
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # SLURM sends USR1 before the time is up
 
 
@@ -50,9 +50,11 @@ class StopSignals:
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._handle)
         self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._ring)
+        _give_up_in_forks(True)
         return self
 
     def __exit__(self, *_: object) -> None:
+        _give_up_in_forks(False)
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -97,15 +99,54 @@ class StopSignals:
 
 
 def obey_parent() -> None:
-    """For a child process: leave signals to the main process, and die with the parent."""
+    """For a child process: leave signals to the main process, and die with the parent.
+
+    By handlers that do nothing, for what is ignored or blocked stays so in every program that an environment starts,
+    which then could not be ended; handlers are given up by ``exec``, and here by ``fork`` too.
+    """
     for number in STOPPING:
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, _leave_to_main)
+    signal.signal(signal.SIGUSR2, signal.SIG_DFL)  # the fork server has a handler for it
+    _give_up_in_forks(True)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     die_with_parent()
     main = multiprocessing.parent_process()
     if main is not None and not main.is_alive():  # it ended before it was watched
         os._exit(1)
 
 
+def _leave_to_main(number: int, frame: object) -> None:
+    """Ctrl-C and what a batch system sends go to all processes; each ends when the main one says."""
+
+
+_forks: list[bool] = []  # whether what this process forks gives up its handlers; empty: it was never asked
+
+
+def _give_up_in_forks(wanted: bool) -> None:
+    """What an environment forks must end when it is told to, and knows nothing of the run."""
+    if not _forks:
+        os.register_at_fork(after_in_child=_default_signals)
+    _forks[:] = [wanted]
+
+
+def _default_signals() -> None:
+    for number in STOPPING if _forks[0] else ():
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
 def die_with_parent() -> None:
     """Let the kernel kill this process as soon as the process that forked it has ended, whatever it is doing then."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def tell_of_parents_end(number: int) -> None:
+    """Let the kernel send a signal when the parent's *thread* has ended that started this process, and adopt orphans.
+
+    The signal comes again for the thread that takes its place, and so on until the last one.
+    """
+    _prctl(PR_SET_PDEATHSIG, number)
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import multiprocessing.forkserver
 import os
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +23,7 @@ from torchrl.collectors import MultiAsyncCollector
 
 import envs
 from envs import EnvSpec
-from trainer import manifest, seeds
+from trainer import manifest, output, seeds
 from trainer.agents import AgentPlan, make_policy, model_id, published, without_scheme
 from trainer.boards import STOP, ControlBoard
 from trainer.collectors import CollectorWorkers, close_streams, collector_arguments
@@ -36,6 +34,7 @@ from trainer.evaluators import LocalEvaluator, RemoteEvaluator
 from trainer.learners import LearnerProcess
 from trainer.learning import Learner, NotFinite, flat_weights
 from trainer.loggers import Loggers
+from trainer.metrics import EverySeconds
 from trainer.pool import OpponentPool
 from trainer.processes import collector as collecting
 from trainer.processes import evaluator as evaluating
@@ -46,14 +45,16 @@ from trainer.processes.learner import Agent, StackedAgents
 from trainer.reading import ReadError
 from trainer.replay import worker_rows
 from trainer.rows import Row, joined
+from trainer.server import ForkServer, ensure_running
 from trainer.shared import SharedAgent
 from trainer.shared_device import DeviceAgent
-from trainer.signals import STOPPING, StopSignals
+from trainer.signals import StopSignals
 from trainer.tasks import Task, carry_out
 from trainer.telemetry import Telemetry
 from trainer.trace import NoTrace, Trace, merge
 
 SUPERVISE_EVERY_S = 0.1
+OUTPUT_EVERY_S = 1.0
 
 
 @dataclass
@@ -118,6 +119,7 @@ class System:
     learners: list[LearnerProcess] = field(default_factory=list)
     shared: Shared | None = None
     pool: OpponentPool | None = None  # of opponents, in self-play
+    server: ForkServer | None = None
     collectors: CollectorWorkers | None = None  # None in the schedule `sequential`
     rollouts: list[collecting.Rollout] = field(default_factory=list)  # virtual workers of `sequential`
     evaluator: RemoteEvaluator | LocalEvaluator | None = None
@@ -126,6 +128,8 @@ class System:
     checkpoint_bytes: int = 0  # of the replay, that it wrote
     trace: Trace | NoTrace = field(default_factory=NoTrace)  # of this process
     gone: Callable[[], str] = field(default=lambda: "")  # see `run_folder.watched`
+    look_at_output: EverySeconds = field(default_factory=lambda: EverySeconds(OUTPUT_EVERY_S))
+    _printing: set[str] = field(default_factory=set)  # processes of which that was said
 
     def work(self) -> bool:
         """A chunk of updates of whoever is due, in this process; whether there was any."""
@@ -227,6 +231,11 @@ class System:
         """
         if words := self.gone():
             raise RunFailed(words)
+        if self.server is not None:
+            self.server.check()
+        if self.look_at_output.crossed():
+            for role, text in output.news(self.run_dir, self._printing):
+                self.loggers.event(text, role=role)
         if self.collectors is not None:
             self.collectors.check()
         if self.evaluator is not None:
@@ -251,6 +260,7 @@ class System:
             self.rollouts = [_virtual_worker(plan, self.board) for plan in plans]
         else:
             use_fork_server()
+            self.server = ForkServer(config.faults, self.loggers)
             self._start_evaluator()
             for learner in self.learners:
                 learner.start()
@@ -320,9 +330,11 @@ class System:
             self.collectors.close()
         if self.evaluator is not None:
             self.evaluator.close()
+        if self.server is not None:
+            self.server.close()
         for rollout in self.rollouts:
-            rollout.world.close()
-            rollout.trace.save()
+            if problem := rollout.close():
+                self.loggers.event(f"warning: {problem}")
         self.evaluator, self.collectors, self.rollouts = None, None, []
         manifest.remove_partial(self.run_dir)  # the evaluator may have been saving its best policy
         try:
@@ -420,9 +432,4 @@ def use_fork_server() -> None:
     multiprocessing.set_forkserver_preload(
         ["trainer.forkserver", "trainer.processes.local_agent", "trainer.processes.evaluator", "trainer.processes.task"]
     )
-    # Blocked from birth, for Ctrl-C and what a batch system sends go to them too: they end when the main process says.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-    try:
-        multiprocessing.forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    ensure_running()

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from trainer import programs
 from trainer.boards import error_text, split_error
 from trainer.config import FaultsConfig
 from trainer.errors import exit_words, one_too_many
@@ -161,6 +162,7 @@ def _beside(task: Task, start: Start, hang_s: float) -> Any:
         pipe.close()
         process.kill()
         process.join()
+        programs.end([process.pid or 0])
 
 
 def _end_of(process: BaseProcess) -> str:

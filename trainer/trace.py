@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -142,6 +143,14 @@ def open_trace(config: Config, role: str, name: str = "") -> Trace | NoTrace:
         return NoTrace()
     assert config.run_dir is not None  # a run's configuration names its folder
     return Trace(Path(config.run_dir) / PARTS, role, name, config.telemetry.trace_events)
+
+
+def save_or_say(trace: Trace | NoTrace) -> None:
+    """Save in a child process; what the disk refuses is said in its output, and costs nothing else."""
+    try:
+        trace.save()
+    except OSError as error:
+        print(f"the trace could not be written ({error}): make room", file=sys.stderr)
 
 
 def remove_parts(run_dir: Path) -> None:

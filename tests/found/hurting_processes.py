@@ -6,8 +6,13 @@ FOUND_LOG=FILE makes some of them append lines of JSON.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
+import signal
+import subprocess
+import sys
+import time
 from typing import Any
 
 import gymnasium as gym
@@ -48,5 +53,53 @@ class ChanceReward(Plain):
         return seen, np.random.rand() + random.random() + float(torch.rand(())), *rest
 
 
-for kind in (Chance, ChanceReward):
+WAYS = ("plain", "session", "shell", "fork", "spawn", "forkserver")
+
+
+class Runs(Plain):
+    """Runs a program, in one of the ways that simulators are started; close() ends it, and waits for that.
+
+    The environments of a process take the ways in turn.
+    """
+
+    made = 0
+
+    def __init__(self, ways: str = " ".join(WAYS), kill_at: int | None = None, once: str = "") -> None:
+        self.kill_at, self.once, self.steps = kill_at, once, 0
+        way = ways.split()[Runs.made % len(ways.split())]
+        Runs.made += 1
+        sleep = [sys.executable, "-c", "import time; time.sleep(900)"]
+        if way in ("fork", "spawn", "forkserver"):
+            self.child: Any = multiprocessing.get_context(way).Process(target=time.sleep, args=(900,), daemon=False)
+            self.child.start()
+        elif way == "shell":  # the program is the shell's child
+            self.child = subprocess.Popen(["sh", "-c", "sleep 900 & wait"], start_new_session=True)
+        else:
+            self.child = subprocess.Popen(sleep, start_new_session=way == "session")
+        log(opened=self.child.pid, way=way, role=multiprocessing.current_process().name, **signals_of(self.child.pid))
+
+    def step(self, action: int) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if self.kill_at == self.steps and multiprocessing.current_process().name != "evaluator":
+            if not os.path.exists(self.once):
+                open(self.once, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+    def close(self) -> None:
+        if self.child is not None:
+            self.child.terminate()
+            self.child.wait() if hasattr(self.child, "wait") else self.child.join()
+            log(closed=self.child.pid)
+            self.child = None
+
+
+def signals_of(pid: int) -> dict[str, str]:
+    """Ignored and blocked signals of a process that has executed its program, as masks."""
+    time.sleep(0.2)
+    status = dict(line.split(":", 1) for line in open(f"/proc/{pid}/status").read().splitlines() if ":" in line)
+    return {"ignored": status["SigIgn"].strip(), "blocked": status["SigBlk"].strip()}
+
+
+for kind in (Chance, ChanceReward, Runs):
     gym.register(f"Found/{kind.__name__}-v0", kind)

@@ -33,12 +33,12 @@ from envs.world import FirstAgent, Observation, Step
 from trainer import checkpoint, child, seeds
 from trainer.acting import Crew, Explorer, FrameStacks, apex_ladder, linear_epsilon
 from trainer.agents import AgentPlan, make_policy, model_id, shape_key
-from trainer.boards import ControlBoard, WeightsReader, error_text, flatten_parameters
+from trainer.boards import ControlBoard, WeightsReader, error_text, flatten_parameters, split_error
 from trainer.config import Config
 from trainer.opponents import PoolOpponents
 from trainer.pool import OpponentPool
 from trainer.replay import worker_rows
-from trainer.trace import Trace, all_of, open_trace
+from trainer.trace import Trace, all_of, open_trace, save_or_say
 
 WAIT_S = 2e-4  # between two looks at the control board
 CLOCK = time.monotonic_ns  # of traces
@@ -286,6 +286,11 @@ class Rollout:
     def _own_generators(self) -> AbstractContextManager[None]:
         return nullcontext() if self.generators is None else seeds.apart(self.generators)
 
+    def close(self) -> str:
+        """Close the environments, and keep the trace; what went wrong with that, in a sentence."""
+        save_or_say(self.trace)
+        return closed(self.world)
+
     def save_snapshot(self, number: int) -> None:
         """Keep the state for the checkpoint of that number; where the disk refuses, that one is resumed without it."""
         assert self.snapshot is not None
@@ -408,13 +413,18 @@ class StreamCollector(Collector):
             super().__init__(*args, create_env_kwargs=create_env_kwargs, **kwargs)
             for agent in create_env_kwargs["plan"].agents[1:]:  # where TorchRL looks for them by their model's id
                 setattr(self, model_id(agent), make_policy(agent.config, agent.spec))
-        except Exception as error:
+        except BaseException as error:  # an environment may raise anything, SystemExit too
             create_env_kwargs["board"].write_error(create_env_kwargs["plan"].worker, error_text(error))
-            raise
+            if isinstance(error, Exception):
+                raise
+            sys.exit(1)
 
     def rollout(self) -> TensorDict:
         """Collect until told to stop; TorchRL's runner then finds the order to close in its pipe."""
         board, plan = self.env.board, self.env.plan
+        if board.closed[plan.worker]:  # TorchRL asks once more until it has read that it is to close
+            time.sleep(WAIT_S)
+            return TensorDict({}, [1])
         try:
             if self._rollout is None:
                 rows = [worker_rows(agent.storage, agent.streams, plan.worker) for agent in plan.agents]
@@ -425,13 +435,25 @@ class StreamCollector(Collector):
                 self._rollout.run()
             else:
                 self._rollout.run_rounds()
-        except Exception as error:
+        except BaseException as error:  # an environment may raise anything, SystemExit too
             board.write_error(plan.worker, error_text(error))
             sys.exit(1)
         finally:
             if self._rollout is not None:
-                self._rollout.trace.save()
+                save_or_say(self._rollout.trace)
+            if problem := closed(self.env):
+                print(problem, file=sys.stderr)
+            board.closed[plan.worker] = 1
         return TensorDict({}, [1])
+
+
+def closed(world: Any) -> str:
+    """Close environments, and with them the programs that they run; what went wrong, in a sentence, or nothing."""
+    try:
+        world.close()
+    except Exception as error:
+        return f"an environment could not be closed: {split_error(error_text(error))[1]}"
+    return ""
 
 
 def episode_actions(rows: dict[str, np.ndarray], time: int, age: np.ndarray) -> list[np.ndarray]:

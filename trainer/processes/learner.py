@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from trainer import checkpoint, child
-from trainer.agents import AgentPlan
+from trainer.agents import AgentPlan, published, published_updates
 from trainer.algorithms import ALGORITHMS, Algorithm
 from trainer.boards import VERSIONS_KEPT, ControlBoard, error_text
 from trainer.determinism import be_deterministic
@@ -35,7 +35,7 @@ from trainer.priorities import PrioritizedStreamSampler
 from trainer.replay import Batch, StreamReplay, StreamSampler
 from trainer.replay_copy import ReplayCopy
 from trainer.stacking import Stack
-from trainer.trace import NoTrace, Trace, all_of, open_trace
+from trainer.trace import NoTrace, Trace, all_of, open_trace, save_or_say
 
 IDLE_S = 2e-4  # between two looks of a learner that has nothing due
 SLACK = 8  # updates by which one agent of a stack may be ahead of another before it is updated alone
@@ -292,11 +292,25 @@ def saved(save: Callable[[int], Path], frames: int) -> tuple[str, str]:
         return "unsaved", str(error)
 
 
+def go_on(agent: Agent) -> None:
+    """Take over from the process that had the agent before, or from the run that this one goes on with.
+
+    Its last checkpoint may be minutes old, or not there yet; the weights on its board are those that it is played by.
+    """
+    found, board = checkpoint.newest(agent.plan.folder), agent.board
+    if found is not None:
+        agent.load_state_dict(found, with_sampler=False)
+    if agent.plan.weights.version and (made := published_updates(agent.plan)) >= agent.limiter.updates:
+        agent.learner.load_flat(published(agent.plan))
+        agent.learner.updates = agent.limiter.updates = made
+        board.updates[0] = made
+
+
 def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -> None:
     """Body of an agent's own process.
 
     The pipe carries ``("save", frames)`` to it, and from it ``("row", figures)``, ``("saved", path)``, ``("unsaved",
-    why)`` or ``("error", text)``. It goes on from the newest checkpoint of its agent, if there is one.
+    why)`` or ``("error", text)``. `go_on` says from where it goes on.
     """
     child.begin(plan.config, "learner", plan.number, num_threads=plan.config.learner.num_threads)
     trace = open_trace(plan.config, "learner", plan.name)
@@ -305,9 +319,7 @@ def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -
         agent.learner.prepare(agent.replay.example())
         follow(trace, agent)
         sleep = trace.waiting(time.sleep, "idle", plan.name)
-        found = checkpoint.newest(plan.folder)
-        if found is not None:
-            agent.load_state_dict(found, with_sampler=False)
+        go_on(agent)
         agent.publish()
         agent.open_limit()
         reported, number = time.monotonic(), 0
@@ -325,8 +337,8 @@ def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -
         pipe.send(saved(agent.save, max(number, plan.board.total_frames())))  # the newest, whoever has more frames
     except (BrokenPipeError, ConnectionResetError, EOFError):
         os._exit(1)  # the main process is gone
-    except Exception as error:
+    except BaseException as error:
         pipe.send(("error", error_text(error)))
         raise SystemExit(1) from error
     finally:
-        trace.save()
+        save_or_say(trace)

@@ -11,6 +11,7 @@ Stops when: its control board says so; its own exception (sent through the pipe)
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -25,12 +26,12 @@ from envs import life
 from trainer import checkpoint, child, seeds
 from trainer.agents import make_policy
 from trainer.boards import AgentBoard, ControlBoard, error_text
-from trainer.processes.collector import CollectorPlan, Rollout
+from trainer.processes.collector import CollectorPlan, Rollout, closed
 from trainer.processes.learner import IDLE_S, ROW_EVERY_S, Agent, follow, saved
 from trainer.replay import worker_rows
 from trainer.shared import SharedAgent
 from trainer.shared_device import DeviceAgent
-from trainer.trace import open_trace
+from trainer.trace import open_trace, save_or_say
 
 
 def run(
@@ -54,9 +55,10 @@ def run(
     (own,) = plan.agents
     child.begin(own.config, "agent", own.number, plan.start, own.config.learner.num_threads)
     trace = open_trace(own.config, "learner", own.name)
+    world: list[Any] = []  # once it is made
     try:
         life.tell(own.board.learner_starts)
-        agent, rollout = _build(plan, control, shared, resumed, exact)
+        agent, rollout = _build(plan, control, shared, resumed, exact, world)
         life.tell(agent.beat)
         follow(trace, agent)
         reported, waiting = time.monotonic(), False
@@ -78,17 +80,23 @@ def run(
                 time.sleep(IDLE_S)
     except (BrokenPipeError, ConnectionResetError, EOFError):
         os._exit(1)  # the main process is gone
-    except Exception as error:
+    except BaseException as error:  # an environment may raise anything, SystemExit too
         pipe.send(("error", error_text(error)))
         raise SystemExit(1) from error
     finally:
-        trace.save()
+        save_or_say(trace)
+        if world and (problem := closed(world[0])):
+            print(problem, file=sys.stderr)
 
 
 def _build(
-    plan: CollectorPlan, control: ControlBoard, shared: SharedAgent | DeviceAgent, resumed: bool, exact: bool
-) -> tuple[Agent, Rollout]:
-    """Agent and rollout, in the order in which ``sequential`` makes them, so that both draw the same numbers."""
+    plan: CollectorPlan, control: ControlBoard, shared: SharedAgent | DeviceAgent, resumed: bool, exact: bool,
+    made: list[Any],
+) -> tuple[Agent, Rollout]:  # fmt: skip
+    """Agent and rollout, in the order in which ``sequential`` makes them, so that both draw the same numbers.
+
+    The world is put into ``made`` at once, so that it can be closed whatever happens then.
+    """
     (own,) = plan.agents
     agent = Agent(own, torch.device("cpu"))
     torch.manual_seed(seeds.of_updates(own.config.seed, own.number))
@@ -100,9 +108,9 @@ def _build(
     generators: dict[str, Any] = {}  # not those that the learner draws from
     with seeds.apart(generators):
         seeds.seed_globals(own.config.seed, "collector", own.number, plan.start)
-        world = envs.make_world(own.config.env, own.streams.envs_per_worker)
+        made.append(envs.make_world(own.config.env, own.streams.envs_per_worker))
         policy = make_policy(own.config, own.spec)
-        rollout = Rollout(plan, control, [worker_rows(own.storage, own.streams, 0)], world, [policy])
+        rollout = Rollout(plan, control, [worker_rows(own.storage, own.streams, 0)], made[0], [policy])
     rollout.generators = generators
     found = checkpoint.newest(own.folder) if resumed else None
     if found is not None:
@@ -116,8 +124,7 @@ def _build(
         own.board.updates[0] = agent.limiter.updates
         if own.board.lost_at[0]:
             agent.limiter.begin_again(int(own.board.lost_at[0]))
-    if isinstance(shared, DeviceAgent):
-        shared.beat = agent.beat
+    shared.beat = agent.beat
     agent.publish()
     return agent, rollout
 
@@ -148,5 +155,5 @@ def _round(agent: Agent, rollout: Rollout, boards: Sequence[AgentBoard]) -> None
 def _save(agent: Agent, rollout: Rollout, number: int) -> Path:
     """A checkpoint between two rounds, with where the environments stand."""
     state = {**rollout.state_dict(), "number": number}
-    rollout.trace.save()
+    save_or_say(rollout.trace)
     return agent.save(number, rollout=state, torch_rng=torch.get_rng_state())

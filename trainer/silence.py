@@ -1,0 +1,34 @@
+"""How long a process has shown no sign of life: counted by who watches, and only while that one is awake itself."""
+
+from __future__ import annotations
+
+import math
+import time
+
+
+class Silence:
+    """A process's silence, as far as it was watched.
+
+    A run that is stopped and goes on (Ctrl-Z, ``scontrol suspend``, a freezer) finds old signs of life from everyone;
+    what passed while the watcher slept counts for a quarter of the limit at most, however long it was.
+
+    Args:
+        limit_s: seconds after which the process is taken for hung.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self._heard, self._looked, self.silent_s = math.nan, time.monotonic(), 0.0
+
+    def too_long(self, heartbeat: float) -> bool:
+        """Look at a process whose last sign of life is of ``heartbeat``, in seconds of `time.monotonic`.
+
+        One that lies ahead gives it so much time besides.
+        """
+        now = time.monotonic()
+        awake, self._looked = min(now - self._looked, self.limit_s / 4), now
+        if heartbeat != self._heard:
+            self._heard, self.silent_s = heartbeat, min(now - heartbeat, awake)
+        else:
+            self.silent_s += awake
+        return self.silent_s > self.limit_s
