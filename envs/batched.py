@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs import masks
+from envs.closing import close_all
 from envs.faults import Unfit, is_its_own, warn, words_of
 from envs.spaces import Field
 from envs.spec import EnvError, EnvSpec
@@ -120,13 +121,8 @@ class BatchedVector:
 
     def close(self) -> None:
         """Closes the environment; where it cannot be closed that is a warning, for nothing is lost by it."""
-        try:
-            if self._env is not None:
-                self._env.close()
-        except BaseException as error:
-            if not is_its_own(error):
-                raise
-            warn(f"{self.spec.id}: its close failed: {words_of(error)}")
+        if self._env is not None:
+            close_all([self._env], self.spec.id)
 
     def _write(self, observation: Any, info: dict[str, Any]) -> None:
         if self._mask is not None:

@@ -10,6 +10,8 @@ import re
 import signal
 import sys
 from collections.abc import Mapping
+from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -127,11 +129,11 @@ def _fault_of_reward(reward: Any) -> str | None:
         array = np.asarray(reward)
     except ValueError:
         return f"its reward is {_kind(reward)}, and must be one number"
-    if array.dtype.kind not in "biuf" and not isinstance(reward, int):
+    if array.dtype.kind not in "biuf" and not isinstance(reward, Real | Decimal):
         return f"its reward is {_kind(reward)}, and must be one number"
     if array.ndim == 0:
         with np.errstate(all="ignore"):
-            finite = isinstance(reward, int) or np.isfinite(np.float32(reward))
+            finite = isinstance(reward, int) or np.isfinite(np.float32(float(reward)))
         return None if finite else f"its reward is {reward}, which is no finite number of float32"
     if array.size == 1:
         return (

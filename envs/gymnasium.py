@@ -29,7 +29,8 @@ import gymnasium as gym
 
 from envs import life, masks
 from envs.batched import BatchedVector
-from envs.faults import SHIMMY, is_its_own, one_line, pair_of, refuse, warn, words_of
+from envs.closing import close_all
+from envs.faults import SHIMMY, is_its_own, one_line, pair_of, refuse, words_of
 from envs.modules import import_modules
 from envs.spaces import Field, action_count, fields_of, mask_field, short
 from envs.spec import EnvError, EnvSpec
@@ -60,7 +61,7 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
     )
     first = [make_single(env, render_mode)]  # it is looked at, and then plays: of some there can be only one
     with ExitStack() as unused:
-        unused.callback(_close, first, env.id)
+        unused.callback(close_all, first, env.id)
         spec, fields = _inspect(first[0], env)
         life.beat()
         if native:
@@ -70,16 +71,6 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
             return first.pop() if first else _build(env, render_mode)
 
         return SyncVector(spec, fields, build, num_envs, autoreset, env.clip_rewards, env.mask_key)
-
-
-def _close(unused: list[gym.Env[Any, Any]], env_id: str) -> None:
-    for single in unused:
-        try:
-            single.close()
-        except BaseException as error:
-            if not is_its_own(error):
-                raise
-            warn(f"{env_id}: its close failed: {words_of(error)}")
 
 
 def make_single(env: Any, render_mode: str | None = None) -> gym.Env[Any, Any]:

@@ -64,7 +64,7 @@ def look_alikes(info: Mapping[str, Any], num_actions: int) -> list[str]:
         numbers = array.dtype.kind in "biuf"
         if array.shape == (num_actions,) and numbers and (named or array.dtype.kind == "b") and _is_mask(array):
             told.append(_unused(f"info[{name!r}]", str(name)))
-        elif named and re.search("action|move", name, re.IGNORECASE) and (array.ndim == 1 or np.iterable(value)):
+        elif named and re.search("action|move", name, re.IGNORECASE) and (array.ndim == 1 or _is_list(value)):
             told.append(
                 f"info[{name!r}] may list legal actions and is not used: have info['action_mask'] hold a 0 or 1 for "
                 f"each of the {num_actions} actions"
@@ -138,6 +138,10 @@ def _in_space(space: Any, num_actions: int, above: tuple[str, ...] = ()) -> list
             told.append(moved if above else _unused(what, str(name)))
         told += _in_space(part, num_actions, where)
     return told
+
+
+def _is_list(value: Any) -> bool:
+    return np.iterable(value) and not isinstance(value, str | bytes)
 
 
 def _is_mask(array: NDArray[Any]) -> bool:

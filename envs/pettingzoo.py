@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs import life, masks
-from envs.faults import Unfit, is_its_own, of_rewards, one_line, pair_of, warn, words_of
+from envs.closing import close_all
+from envs.faults import ALONE, Unfit, is_its_own, of_rewards, one_line, pair_of, warn, words_of
 from envs.modules import import_modules
 from envs.spaces import Field, action_count, fields_of, mask_field
 from envs.spec import EnvError, EnvSpec
@@ -105,14 +106,7 @@ class PettingZooVector:
 
     def close(self) -> None:
         """Close all; one that cannot be closed is a warning, for nothing is lost by it."""
-        for env in self.envs:
-            try:
-                env.close()
-            except BaseException as error:
-                if not is_its_own(error):
-                    raise
-                warn(f"{self._id}: its close failed: {words_of(error)}")
-            life.beat()
+        close_all(self.envs, self._id)
 
     def _step_one(self, i: int, env: Any, actions: list[NDArray[np.int64]]) -> None:
         acting = [(a, seat) for a, seat in enumerate(self._seats) if seat.present[i]]
@@ -270,24 +264,26 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> PettingZooV
     """
     module = module_of(env)
     options = {**env.kwargs} if render_mode is None else {**env.kwargs, "render_mode": render_mode}
+    made: list[Any] = []
+    infos = []
     try:
-        made, infos = [], []
         for _ in range(num_envs):
             made.append(module.parallel_env(**options))
             infos.append(pair_of(made[-1].reset(seed=0))[1])  # some know their spaces only then
             life.beat()
-    except BaseException as error:
-        if not is_its_own(error):
-            raise
-        raise EnvError(f"{env.id}: it could not be made with env.kwargs={env.kwargs}: {words_of(error)}") from error
-    try:
         return PettingZooVector(made, env.id, env.frame_stack, env.clip_rewards, env.mask_key, infos[0])
-    except EnvError:
-        raise
-    except BaseException as error:  # an agent without spaces, mostly
-        if not is_its_own(error):
-            raise
-        raise EnvError(f"{env.id}: its agents or their spaces cannot be had: {words_of(error)}") from error
+    except BaseException as error:
+        close_all(made, env.id)
+        raise not_made(env, error, len(made)) from error
+
+
+def not_made(env: Any, error: BaseException, made: int) -> BaseException:
+    """What is raised when environments could not be made after ``made`` of them: ``error`` where it says all."""
+    if isinstance(error, EnvError) or not is_its_own(error):
+        return error
+    words = words_of(error)
+    alone = f"; {ALONE}" if made and ALONE not in words else ""
+    return EnvError(f"{env.id}: it could not be made with env.kwargs={env.kwargs}: {words}{alone}")
 
 
 def is_turn_based(env: Any) -> bool:

@@ -15,13 +15,13 @@ an episode ended. Observations: `envs.writing` refuses what cannot be stored as 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envs import life, masks
+from envs.closing import close_all
 from envs.faults import ALONE, Unfit, fault_of_step, is_its_own, pair_of, warn, words_of
 from envs.spaces import Field
 from envs.spec import EnvError, EnvSpec
@@ -91,22 +91,18 @@ class SyncVector:
 
     def _build_all(self, build: Callable[[], Any]) -> None:
         self.envs: list[Any] = []
-        with ExitStack() as built:
-            for index in range(self.num_envs):
-                try:
-                    self.envs.append(build())
-                except EnvError:
-                    raise
-                except BaseException as error:
-                    if not is_its_own(error):
-                        raise
-                    words = words_of(error)
-                    alone = f"; {ALONE}" if index and ALONE not in words else ""
-                    raise self._failure(index, "its constructor", f"{words}{alone}") from error
-                built.callback(life.beat)  # after the next line's, for they are called in reverse
-                built.callback(self.envs[-1].close)
+        try:
+            for _ in range(self.num_envs):
+                self.envs.append(build())
                 life.beat()
-            self._closing = built.pop_all()
+        except BaseException as error:
+            index = len(self.envs)
+            close_all(self.envs, self.spec.id)
+            if isinstance(error, EnvError) or not is_its_own(error):
+                raise
+            words = words_of(error)
+            alone = f"; {ALONE}" if index and ALONE not in words else ""
+            raise self._failure(index, "its constructor", f"{words}{alone}") from error
 
     def reset(self, seed: int | None = None) -> Observation:
         """Starts every sub-environment anew, i with ``seed + i``; with None from where its generator stands.
@@ -240,12 +236,7 @@ class SyncVector:
 
     def close(self) -> None:
         """Closes every sub-environment; one that cannot be closed is a warning, for nothing is lost by it."""
-        try:
-            self._closing.close()
-        except BaseException as error:
-            if not is_its_own(error):
-                raise
-            warn(f"{self.spec.id}: its close failed: {words_of(error)}")
+        close_all(self.envs, self.spec.id)
 
     def _start_anew(self, index: int) -> None:
         if not self._autoreset:

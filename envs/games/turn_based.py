@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs import life, masks
-from envs.faults import Unfit, is_its_own, of_rewards, warn, words_of
+from envs.closing import close_all
+from envs.faults import Unfit, is_its_own, of_rewards, words_of
 from envs.games.rows import Rows, chosen, look, require, to_advance
-from envs.pettingzoo import module_of
+from envs.pettingzoo import module_of, not_made
 from envs.spaces import action_count, fields_of, mask_field
 from envs.spec import EnvError, EnvSpec, Leaf
 from envs.writing import allocate, fault_of, row_writer
@@ -149,14 +150,7 @@ class TurnBasedGames:
 
     def close(self) -> None:
         """Close all; one that cannot be closed is a warning, for nothing is lost by it."""
-        for env in self.envs:
-            try:
-                env.close()
-            except BaseException as error:
-                if not is_its_own(error):
-                    raise
-                warn(f"{self._id}: its close failed: {words_of(error)}")
-            life.beat()
+        close_all(self.envs, self._id)
 
     def state(self) -> dict[str, Any]:
         """Where all games stand: how the running ones began, and their actions."""
@@ -266,13 +260,12 @@ def make_game(env: Any, num_games: int, render_mode: str | None = None) -> TurnB
     """
     module = module_of(env)
     options = {**env.kwargs} if render_mode is None else {**env.kwargs, "render_mode": render_mode}
+    made: list[Any] = []
     try:
         make = module.env if hasattr(module, "env") else module.raw_env
-        made = [make(**options) for _ in range(num_games)]
+        for _ in range(num_games):
+            made.append(make(**options))
         return TurnBasedGames(made, env.id, env.mask_key)
-    except EnvError:
-        raise
     except BaseException as error:
-        if not is_its_own(error):
-            raise
-        raise EnvError(f"{env.id}: it could not be made with env.kwargs={env.kwargs}: {words_of(error)}") from error
+        close_all(made, env.id)
+        raise not_made(env, error, len(made)) from error
