@@ -5,7 +5,12 @@ source slurm/lib.sh
 OVERRIDES=("$@")
 rank=${SLURM_ARRAY_TASK_ID:-$SLURM_PROCID}
 agent_command "$rank"
+# Held by the trainer until it has ended: the job's script does not remove the folder before, nor does another job.
+if [[ -e $SCRATCH.lock ]]; then exec {lock}<"$SCRATCH.lock" && flock --shared "$lock"; fi
 export TMPDIR=$SCRATCH/agent_$rank
-mkdir -p "$TMPDIR"
+(umask 077 && mkdir -p -- "$TMPDIR")
 say "agent $rank on $(hostname -s): GPU ${CUDA_VISIBLE_DEVICES:-none}, ${SLURM_CPUS_PER_TASK} CPUs, ${OMP_NUM_THREADS} thread"
+# Where a node was set down, the same agent may still save on it.
+held=$RUN_DIR/agent_$rank/lock
+if [[ -e $held ]] && ! flock --timeout 120 "$held" true; then say "warning: $held is held by another process"; fi
 exec "${COMMAND[@]}"

@@ -8,6 +8,8 @@
 MAX_IDLE_RESTARTS=${MAX_IDLE_RESTARTS:-3}
 # Where bytes of one node lie while a job runs: replays and temporary files. SLURM sets no TMPDIR that can be relied on.
 SCRATCH_ROOT=${SCRATCH_ROOT:-${SLURM_TMPDIR:-/tmp}}
+# Seconds for which a job that ends waits for agents that still save.
+AGENTS_WAIT=600
 
 fail() {
   echo "error: $*" >&2
@@ -16,10 +18,19 @@ fail() {
 
 say() { echo "$(date '+%F %T') $*"; }
 
+# is_whole WORD: whether it is a whole number. Asked before every calculation: bash would run commands in other words.
+is_whole() { [[ $1 =~ ^[0-9]{1,18}$ ]]; }
+
+# typed WORD: the word as it can be typed in a shell; <job id> is to be replaced anyway.
+typed() {
+  if [[ ${1//<job id>/} =~ ^[][A-Za-z0-9_./=:,@%+^\<\>-]*$ ]]; then printf '%s' "$1"; else printf '%s' "${1@Q}"; fi
+}
+
 # What differs between sites (modules, PYTHON, proxies) stands in a file that is no part of the repository.
 # shellcheck source=/dev/null
 if [[ -f slurm/site.sh ]]; then source slurm/site.sh; fi
 PYTHON=${PYTHON:-.venv/bin/python}
+is_whole "$MAX_IDLE_RESTARTS" || fail "MAX_IDLE_RESTARTS=$MAX_IDLE_RESTARTS is no whole number: set it right, or unset it"
 
 # read_arguments ARGUMENT...: sets DRY_RUN, ARGUMENTS (all others), SBATCH_OPTIONS, OVERRIDES (what every agent gets as
 # it is), SEED, RUN_DIR and, of a sweep, GRID (its file). The keys named below are taken out, for each agent gets its own.
@@ -30,6 +41,8 @@ read_arguments() {
     if [[ $argument == --dry-run ]]; then DRY_RUN=1; else ARGUMENTS+=("$argument"); fi
   done
   for argument in "${ARGUMENTS[@]}"; do
+    # A sweep's file has a line for each combination, with tabs in it.
+    [[ $argument != *[[:cntrl:]]* ]] || fail "${argument@Q} holds a tab, a newline or the like: leave that out"
     case $argument in
       --grid=*) GRID=${argument#*=} ;;
       -*) SBATCH_OPTIONS+=("$argument") ;;
@@ -42,6 +55,7 @@ read_arguments() {
       *) OVERRIDES+=("$argument") ;;
     esac
   done
+  if [[ $RUN_DIR == -* ]]; then RUN_DIR=./$RUN_DIR; fi # no program is to take it for an option
   [[ $RUN_DIR != *,* ]] || fail "run_dir=$RUN_DIR names several folders: name one, in which each agent gets its own"
 }
 
@@ -62,39 +76,42 @@ refuse_sweep() {
 }
 
 refuse_several_seeds() {
-  [[ $SEED =~ ^[0-9]{1,9}$ ]] || fail "seed=$SEED is no whole number: agent N gets seed + N; for others use slurm/sweep.sh"
+  is_whole "$SEED" || fail "seed=$SEED is no whole number: agent N gets seed + N; for others use slurm/sweep.sh"
 }
 
 # combinations OVERRIDE...: one line for each combination of the values, its overrides separated by tabs. What the
-# trainer would refuse on the node is refused here.
+# trainer would refuse on the node is refused here, the folders that each agent gets among it.
 combinations() {
   need_python
   "$PYTHON" -c '
 import sys
 from trainer.compose import jobs, load
 from trainer.config import ConfigError
+run_dir, scratch, *overrides = sys.argv[1:]
+own = [f"run_dir={run_dir}/agent_0", f"replay.scratch_dir={scratch}/agent_0"]
 try:
-    for arguments in jobs(sys.argv[1:]):
-        load(arguments)
+    for arguments in jobs(overrides):
+        load([*arguments, *own])
         print("\t".join(arguments))
 except ConfigError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
-' "$@"
+' "${RUN_DIR:-runs}" "$SCRATCH_ROOT" "$@"
 }
 
 # agent_command RANK: sets COMMAND.
 agent_command() {
   local rank=$1 overrides=("${OVERRIDES[@]}") line
+  is_whole "$rank" || fail "$rank is no agent's number: start this by srun, as six_gpu.sh and array.sh do"
   if [[ $GRID ]]; then
-    line=$(sed -n "$((rank + 1))p" "$GRID")
+    line=$(sed -n "$((rank + 1))p" -- "$GRID")
     [[ $line ]] || fail "$GRID has no line $((rank + 1)): submit by slurm/sweep.sh, which counts them"
     IFS=$'\t' read -ra overrides <<<"$line"
   else
-    overrides+=("seed=$((SEED + rank))")
+    overrides+=("seed=$((10#$SEED + rank))")
   fi
   # One group in W&B for what was submitted together, unless the user names one.
-  [[ " ${overrides[*]}" == *" logger.wandb_group="* ]] || overrides+=("logger.wandb_group=$(basename "$RUN_DIR")")
+  [[ " ${overrides[*]}" == *" logger.wandb_group="* ]] || overrides+=("logger.wandb_group=$(basename -- "$RUN_DIR")")
   COMMAND=("$PYTHON" -m trainer.run "${overrides[@]}" "run_dir=$RUN_DIR/agent_$rank"
     "replay.scratch_dir=$SCRATCH/agent_$rank" resume=auto)
 }
@@ -103,14 +120,14 @@ agent_command() {
 
 # show SCRIPT RANK...: what would be submitted: SUBMISSION, the script's own options, and the command of each agent.
 show() {
-  local rank
-  echo "${SUBMISSION[*]}"
+  local rank word
+  for word in "${SUBMISSION[@]}"; do printf '%s ' "$(typed "$word")"; done | sed 's/ $/\n/'
   sed -n 's/^#SBATCH/ /p' "$1"
   shift
   for rank; do
     agent_command "$rank"
     printf 'agent %s:' "$rank"
-    printf ' %s' "${COMMAND[@]}"
+    for word in "${COMMAND[@]}"; do printf ' %s' "$(typed "$word")"; done
     printf '\n'
   done
 }
@@ -127,35 +144,66 @@ name_job() {
 # scratch_folder JOB: sets SCRATCH.
 scratch_folder() { SCRATCH=$SCRATCH_ROOT/trainer_$(id -un)/$1; }
 
-# make_scratch: the job's own folder, beside which a file is locked while the job lives; folders of jobs that were killed
-# on this node are swept. Sockets have paths of 107 bytes at most, 50 of which are needed below the folder.
+# make_scratch: the job's own folder, beside which a file is locked while the job or an agent of it lives; folders of jobs
+# that were killed on this node are swept. Sockets have paths of 107 bytes at most, 50 of which are needed below the
+# folder. Others may write in SCRATCH_ROOT: what has the user's folder's name must be that folder, and no link elsewhere.
 make_scratch() {
-  local all=${SCRATCH%/*} old guard
+  local all=${SCRATCH%/*} old guard mask
   ((${#SCRATCH} <= 57)) || fail "the scratch folder $SCRATCH has too long a name: set replay.scratch_dir to a shorter one"
-  if ! { mkdir -p "$SCRATCH_ROOT" && (umask 077 && mkdir -p "$all") && [[ -O $all && -w $all ]]; }; then
+  mask=$(umask)
+  umask 077
+  if ! { mkdir -p -- "$SCRATCH_ROOT" && { [[ -e $all || -L $all ]] || mkdir -- "$all" || [[ -d $all ]]; } &&
+    [[ ! -L $all && -d $all && -O $all && -w $all ]] && chmod 700 -- "$all"; }; then
     fail "the scratch folder $all cannot be used: set replay.scratch_dir to a folder that you may write on the node"
+  fi
+  if [[ $(find "$SCRATCH_ROOT/" -maxdepth 0 -perm -0002 ! -perm -1000) ]]; then
+    fail "everybody may rename what is in $SCRATCH_ROOT: set replay.scratch_dir to another folder, or give it its sticky bit"
   fi
   exec {guard}>>"$all/lock"
   flock "$guard"
   for old in "$all"/*/; do
     old=${old%/}
-    if [[ -d $old ]] && (flock --nonblock 9) 9>>"$old.lock"; then
+    if is_scratch "$old" && (flock --nonblock 9) 9>>"$old.lock"; then
       say "removing $old of a job that was killed"
-      rm -rf "$old" "$old.lock"
+      rm -rf -- "$old" "$old.lock"
     fi
   done
-  mkdir "$SCRATCH" || fail "the scratch folder $SCRATCH is in use: is job $JOB running twice on this node?"
+  mkdir -- "$SCRATCH" || fail "the scratch folder $SCRATCH is in use: is job $JOB running twice on this node?"
   trap remove_scratch EXIT
   exec {SCRATCH_LOCK}>>"$SCRATCH.lock"
-  flock "$SCRATCH_LOCK"
+  flock --shared "$SCRATCH_LOCK"
+  exec {guard}>&-
+  umask "$mask" # the run's folder is the user's to share
+}
+
+# is_scratch FOLDER: whether it is one of a job: called after it, and with nothing in it but its agents' folders.
+is_scratch() {
+  [[ -d $1 && ! -L $1 && ${1##*/} =~ ^[0-9]+(_[0-9]+)?$ ]] &&
+    [[ -z $(find "$1" -mindepth 1 -maxdepth 1 ! -name 'agent_*' -print -quit) ]]
+}
+
+# agents_ended: waits for agents that still save, as srun may have ended before them (a node that is set down). Each holds
+# the scratch folder's lock; a job that is not waited for to the end leaves its folder to the next one's sweep.
+agents_ended() {
+  local guard
+  if ((SCRATCH_LOCK)); then exec {SCRATCH_LOCK}>&-; fi
+  SCRATCH_LOCK=0 WAIT_UNTIL=${WAIT_UNTIL:-$((SECONDS + AGENTS_WAIT))}
+  exec {guard}>>"$SCRATCH.lock"
+  until flock --timeout 1 "$guard"; do
+    if ((SECONDS > WAIT_UNTIL)); then
+      say "error: agents still run $AGENTS_WAIT s after the end of srun: $SCRATCH is left to them"
+      return 1
+    fi
+  done
   exec {guard}>&-
 }
 
 # The lock goes first: what is left by a kill in between is swept like any other. No signal ends the removal.
 remove_scratch() {
   trap '' TERM USR1
-  rm -f "$SCRATCH.lock"
-  rm -rf "$SCRATCH"
+  agents_ended || return
+  rm -f -- "$SCRATCH.lock"
+  rm -rf -- "$SCRATCH"
 }
 
 # newest_frames RANK...: sets FRAMES, the frames of the agents' newest checkpoints together.
@@ -176,6 +224,11 @@ count_idle_restarts() {
   IDLE=0
   if [[ ${SLURM_RESTART_COUNT:-0} != 0 && -s $1 ]]; then
     read -r before IDLE <"$1"
+    if ! { is_whole "$before" && is_whole "$IDLE"; }; then
+      say "warning: $1 does not hold two numbers: restarts are counted anew"
+      before=0 IDLE=0
+    fi
+    before=$((10#$before)) IDLE=$((10#$IDLE))
     if ((FRAMES > before)); then IDLE=0; else IDLE=$((IDLE + 1)); fi
   fi
   echo "$FRAMES $IDLE" >"$1"
@@ -213,8 +266,8 @@ run_agents() {
   need_python
   name_job
   RUN_DIR=${RUN_DIR:-runs/slurm_${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}
-  mkdir -p "$RUN_DIR" || fail "$RUN_DIR cannot be made: set run_dir to a folder that you may write"
-  SIGNALS=0 RECEIVED='' STEP='' LIMIT=''
+  mkdir -p -- "$RUN_DIR" || fail "$RUN_DIR cannot be made: set run_dir to a folder that you may write"
+  SIGNALS=0 RECEIVED='' STEP='' LIMIT='' SCRATCH_LOCK=0 WAIT_UNTIL=''
   trap 'on_signal USR1' USR1
   trap 'on_signal TERM' TERM
   # Asked now: of a job that is cancelled, SLURM says that it ends at that moment. A job may have no limit.
@@ -235,8 +288,9 @@ run_agents() {
   export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
   export PYTHON GRID SEED RUN_DIR SCRATCH
   # One agent that fails leaves the others alone, however much longer they take.
-  srun --kill-on-bad-exit=0 --wait=0 --cpu-bind=cores --open-mode=append --output="$RUN_DIR/$log" \
-    bash slurm/agent.sh "${OVERRIDES[@]}" &
+  # In the name of its output srun takes % for a beginning.
+  srun --kill-on-bad-exit=0 --wait=0 --cpu-bind=cores --open-mode=append --output="${RUN_DIR//%/%%}/$log" \
+    bash slurm/agent.sh "${OVERRIDES[@]}" {SCRATCH_LOCK}>&- &
   STEP=$!
   # A signal may have come before there was a step.
   if [[ $RECEIVED == *USR1* ]]; then kill -USR1 "$STEP"; fi
@@ -246,6 +300,7 @@ run_agents() {
     code=$?
     if [[ $seen == "$SIGNALS" ]]; then break; fi
   done
+  agents_ended
   say "the agents have ended with exit code $code${RECEIVED:+ after}$RECEIVED"
   requeue "$code" "$@"
   exit "$code"
@@ -268,6 +323,6 @@ requeue() {
   if persistently scontrol requeue "$JOB"; then
     say "requeued at $FRAMES frames in all"
   else
-    say "error: SLURM refuses to requeue job $JOB: submit it again with run_dir=$RUN_DIR, and it goes on from there"
+    say "error: SLURM refuses to requeue job $JOB: submit it again with $(typed "run_dir=$RUN_DIR"), and it goes on from there"
   fi
 }

@@ -32,5 +32,6 @@ if [[ $DRY_RUN ]]; then
   exit
 fi
 [[ ${SLURM_JOB_ID:-} ]] || fail "this is a job's script: submit it with sbatch slurm/six_gpu.sh, or look with --dry-run"
+is_whole "${SLURM_NTASKS:-}" || fail "SLURM_NTASKS=${SLURM_NTASKS:-} is no whole number: give sbatch --ntasks=N"
 mapfile -t ranks < <(seq 0 $((SLURM_NTASKS - 1)))
 run_agents agent_%t.log "${ranks[@]}"

@@ -30,7 +30,7 @@ if [[ -f $GRID && $(<"$GRID") != "$found" ]]; then
   fail "$RUN_DIR holds another sweep: choose another run_dir, or name the values that stand in $GRID"
 fi
 if [[ $DRY_RUN ]]; then
-  grid=$(mktemp) && echo "$found" >"$grid"
+  grid=$(mktemp) && printf '%s\n' "$found" >"$grid"
   trap 'rm "$grid"' EXIT
   GRID=$grid
   scratch_folder '<job id>_<element>'
@@ -39,5 +39,5 @@ if [[ $DRY_RUN ]]; then
   exit
 fi
 command -v sbatch >/dev/null || fail "there is no sbatch: run this on a node from which jobs are submitted"
-if ! { mkdir -p "$RUN_DIR" && echo "$found" >"$GRID"; }; then fail "$GRID cannot be written: set run_dir to another folder"; fi
+if ! { mkdir -p -- "$RUN_DIR" && printf '%s\n' "$found" >"$GRID"; }; then fail "$GRID cannot be written: set run_dir to another folder"; fi
 exec "${SUBMISSION[@]}"

@@ -49,6 +49,8 @@ def main() -> int:
             break
     if received:
         time.sleep(float(os.environ.get("STUB_SAVE_SECONDS", "0")))
+        if not ((scratch / "replay").exists() and Path(os.environ["TMPDIR"]).exists()):
+            print("the scratch folder is gone", flush=True)
     if os.environ.get("STUB_SAVES") != "no":
         (run_dir / "checkpoints" / f"frames_{frames:012d}.pt").write_text("weights")
     summary.write_text(json.dumps({"status": "stopped" if received else "finished", "frames": frames}))
