@@ -159,6 +159,8 @@ make_scratch() {
   if [[ $(find "$SCRATCH_ROOT/" -maxdepth 0 -perm -0002 ! -perm -1000) ]]; then
     fail "everybody may rename what is in $SCRATCH_ROOT: set replay.scratch_dir to another folder, or give it its sticky bit"
   fi
+  # Where this job's node was set down and came back, its agents may still save.
+  if [[ -e $SCRATCH.lock ]]; then flock --timeout 120 "$SCRATCH.lock" true || say "warning: $SCRATCH is still in use"; fi
   exec {guard}>>"$all/lock"
   flock "$guard"
   for old in "$all"/*/; do
@@ -182,18 +184,15 @@ is_scratch() {
     [[ -z $(find "$1" -mindepth 1 -maxdepth 1 ! -name 'agent_*' -print -quit) ]]
 }
 
-# agents_ended: waits for agents that still save, as srun may have ended before them (a node that is set down). Each holds
-# the scratch folder's lock; a job that is not waited for to the end leaves its folder to the next one's sweep.
+# agents_ended: whether none of them runs any more. srun may have ended before them; they are waited for, unless SLURM has
+# given the job up (its node was set down), for a script that lives on keeps the requeued job from that node.
 agents_ended() {
   local guard
   if ((SCRATCH_LOCK)); then exec {SCRATCH_LOCK}>&-; fi
   SCRATCH_LOCK=0 WAIT_UNTIL=${WAIT_UNTIL:-$((SECONDS + AGENTS_WAIT))}
   exec {guard}>>"$SCRATCH.lock"
   until flock --timeout 1 "$guard"; do
-    if ((SECONDS > WAIT_UNTIL)); then
-      say "error: agents still run $AGENTS_WAIT s after the end of srun: $SCRATCH is left to them"
-      return 1
-    fi
+    if [[ $(job_field JobState) != RUNNING ]] || ((SECONDS > WAIT_UNTIL)); then return 1; fi
   done
   exec {guard}>&-
 }
@@ -201,7 +200,10 @@ agents_ended() {
 # The lock goes first: what is left by a kill in between is swept like any other. No signal ends the removal.
 remove_scratch() {
   trap '' TERM USR1
-  agents_ended || return
+  if ! agents_ended; then
+    say "agents still run after the end of srun: $SCRATCH is left to them, and to the next job on this node to remove"
+    return
+  fi
   rm -f -- "$SCRATCH.lock"
   rm -rf -- "$SCRATCH"
 }
@@ -300,7 +302,7 @@ run_agents() {
     code=$?
     if [[ $seen == "$SIGNALS" ]]; then break; fi
   done
-  agents_ended
+  agents_ended || true
   say "the agents have ended with exit code $code${RECEIVED:+ after}$RECEIVED"
   requeue "$code" "$@"
   exit "$code"

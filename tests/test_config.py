@@ -15,7 +15,6 @@ from trainer.config import (
     CONFIG_DIR,
     Config,
     ConfigError,
-    available_cores,
     config_keys,
     from_yaml,
     group_options,
@@ -24,6 +23,7 @@ from trainer.config import (
     to_yaml,
 )
 from trainer.fields import nearest
+from trainer.machine import available_cores
 from trainer.run_folder import versions
 from trainer.validation import validate
 
@@ -285,7 +285,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"algorithm.target_tau": 0.0}, "algorithm.target_tau=0.0"),
     ({"collector.epsilon_end": -0.1}, "collector.epsilon_end=-0.1 is out of range: it must be from 0 to 1"),
     ({"opponents.active": 1}, "opponents.active=1 is out of range: it must be from 2 to 10000"),  # none could make room
-    ({"seed": -1}, "seed=-1 is out of range: it must be from 0 to 18446744073709551615"),
+    ({"seed": -1}, "seed=-1 is out of range: it must be from 0 to 9223372036854775808"),
 ]
 
 

@@ -31,6 +31,7 @@ LAYERS = [
     {"plausibility"},
     {"consistency", "overrides"},
     {"config"},
+    {"machine"},
     {"fields"},
     {"reading", "manifest", "leftovers"},
 ]
@@ -54,7 +55,7 @@ STARTERS = {
     "ParallelEnv",
 }
 LIGHT = {  # loaded before the arguments are known to be right
-    "reading", "fields", "config", "overrides", "consistency", "plausibility", "validation", "arguments",
+    "reading", "fields", "machine", "config", "overrides", "consistency", "plausibility", "validation", "arguments",
     "compose", "run",
 }  # fmt: skip
 HEAVY = {"torch", "torchrl", "tensordict", "gymnasium", "numpy", "wandb"}

@@ -25,7 +25,6 @@ from trainer.config import (
     Config,
     ConfigError,
     absolute,
-    available_cores,
     config_keys,
     first_line,
     from_yaml,
@@ -34,6 +33,7 @@ from trainer.config import (
     schema,
 )
 from trainer.fields import shown
+from trainer.machine import available_cores, check_machine
 from trainer.reading import ReadError, read_json
 from trainer.validation import check_values, validate
 
@@ -91,6 +91,7 @@ def load(arguments: Sequence[str], cores: int | None = None) -> Loaded:
             raise ConfigError(f"{shown(argument)} names several values: add -m to run them one after another{one}")
     preset, reason = choose_preset(overrides)
     config = _compose([*hydra_arguments(overrides), f"preset={preset}"])
+    check_machine()
     cores = available_cores() if cores is None else cores
     check_values(config)  # a folder to go on in must be one that can be looked at
     folder = _folder_to_resume(config)

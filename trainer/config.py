@@ -6,12 +6,12 @@ a command line, validation.py refuses the impossible ones.
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from trainer.fields import ConfigError, hint, number, numbers, one_of
+from trainer.machine import available_cores
 from trainer.reading import ReadError, read_text
 
 # Beside the package, in a clone as in an installation, whatever the working folder holds.
@@ -261,7 +261,7 @@ class Config:
     """One run."""
 
     preset: str = "cartpole"
-    seed: int = number(0, 0, 2**64 - 1)
+    seed: int = number(0, 0, 2**63)
     budget_frames: int = number(50_000, 1, 10**12 - 1, (1, 10**11))
     run_dir: str | None = None  # None: runs/<date>_<time>_<env>_<algorithm>_<seed>
     resume: str | None = None  # a run's folder to go on in; auto: run_dir, where that holds a run
@@ -295,20 +295,6 @@ def config_keys(config: Any = Config, prefix: str = "") -> dict[str, Any]:
 def group_options(group: str) -> tuple[str, ...]:
     """Names that ``group=NAME`` takes: the files of configs/<group>/, sorted."""
     return tuple(sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml")))
-
-
-def available_cores() -> int:
-    """Cores that this process may use: SLURM's share of the node, else the affinity mask; never the whole machine.
-
-    Raises:
-        ConfigError: SLURM_CPUS_PER_TASK is no positive whole number.
-    """
-    share = os.environ.get("SLURM_CPUS_PER_TASK")
-    if share is None:
-        return len(os.sched_getaffinity(0))
-    if not share.isdecimal() or int(share) < 1:
-        raise ConfigError(f"SLURM_CPUS_PER_TASK={share} is no positive whole number: set it right, or unset it")
-    return int(share)
 
 
 def resolve(config: Config, cores: int | None = None) -> Config:

@@ -13,6 +13,7 @@ import torch
 
 from trainer import manifest
 from trainer.config import ConfigError
+from trainer.machine import cores_of_job
 
 MEBIBYTE = 2**20
 WORKER_BYTES = 150 * MEBIBYTE  # a collector beside what it shares with the fork server: 73 MB (PSS) with CartPole
@@ -30,10 +31,10 @@ def memory_limit() -> tuple[int, str]:
             limits.append((int(text), f"cgroup limit {path}"))
     for name, factor in (
         ("SLURM_MEM_PER_NODE", 1),
-        ("SLURM_MEM_PER_CPU", int(os.environ.get("SLURM_CPUS_PER_TASK", os.environ.get("SLURM_CPUS_ON_NODE", 1)))),
+        ("SLURM_MEM_PER_CPU", cores_of_job("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE") or 1),
     ):
-        if os.environ.get(name, "").isdigit() and int(os.environ[name]) > 0:
-            limits.append((int(os.environ[name]) * factor * MEBIBYTE, name))
+        if 0 < len(text := os.environ.get(name, "")) < 16 and text.isascii() and text.isdecimal() and int(text) > 0:
+            limits.append((int(text) * factor * MEBIBYTE, name))
     return min(limits)
 
 

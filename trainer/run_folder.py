@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from trainer import manifest
-from trainer.config import Config, ConfigError, available_cores, to_yaml
+from trainer.config import Config, ConfigError, to_yaml
+from trainer.machine import available_cores
 from trainer.reading import ReadError, read_json
 
 PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "hydra-core", "wandb", "ale-py", "box2d", "envpool")
