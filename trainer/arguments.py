@@ -137,6 +137,8 @@ def _check_type(key: str, text: str) -> None:
     value: Any = None
     try:
         value = OverridesParser.create().parse_override(f"{key}={text}").value()
+        if key in KEYS and KEYS[key].type == "bool" and isinstance(value, int | float) and value not in (0, 1):
+            raise ValueError  # OmegaConf takes any number for true
         OmegaConf.update(schema(), key, value, merge=True, force_add=key.startswith(FREE))
     except UNREADABLE as error:
         words = _type_words(key) if key in KEYS else "another value"

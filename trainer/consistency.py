@@ -226,7 +226,9 @@ def _check_algorithm(config: Config) -> None:
         )
     for key, bound in (("v_min", low), ("v_max", high)):
         if 0 < abs(bound) < LEAST_SUPPORT:
-            raise ConfigError(f"algorithm.{key}={bound:g} is too small to be told from 0: set algorithm.{key}=0")
+            other = {"v_min": high > LEAST_SUPPORT, "v_max": low < -LEAST_SUPPORT}[key]
+            remedy = f"set algorithm.{key}=0" if other else "name the returns that an episode can have"
+            raise ConfigError(f"algorithm.{key}={bound:g} is too small to be told from 0: {remedy}")
     # Atoms that float32 cannot tell apart.
     if high - low < max(LEAST_SUPPORT, algorithm.num_atoms * 1e-6 * max(abs(low), abs(high))):
         raise ConfigError(

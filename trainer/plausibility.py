@@ -7,6 +7,7 @@ from trainer.consistency import CATEGORICAL, most_updates
 from trainer.fields import bounds_text, shown
 
 FEW_UPDATES = 10
+SHORT_EPISODE = 10  # frames: where updates follow episodes, there are hardly more than these make
 FOLLOWS = 0.05  # share of the way to the online network that a target goes in a whole run, at least
 FAR = 0.1  # of an epsilon from where it should end
 
@@ -42,10 +43,14 @@ def _unusual(config: Config) -> list[str]:
 
 def _of_updates(config: Config, updates: float) -> list[str]:
     found, algorithm, learner = [], config.algorithm, config.learner
+    key = "frames_per_update" if config.schedule.episodes_per_update is None else "episodes_per_update"
+    if key == "episodes_per_update":
+        updates /= SHORT_EPISODE
     if updates < FEW_UPDATES:
         found.append(
-            f"budget_frames={config.budget_frames} with learner.warmup_frames={learner.warmup_frames} makes "
-            f"{updates:.0f} updates at most: nothing is learned by so few"
+            f"schedule.{key}={getattr(config.schedule, key) or 0:g} in budget_frames={config.budget_frames} with "
+            f"learner.warmup_frames={learner.warmup_frames} makes {updates:.0f} updates at most: nothing is learned by "
+            "so few"
         )
     if algorithm.target_tau is None and algorithm.target_update_every_updates > updates:
         found.append(
