@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,6 @@ from trainer.config import (
     CONFIG_DIR,
     Config,
     ConfigError,
-    absolute,
     config_keys,
     first_line,
     from_yaml,
@@ -100,6 +100,23 @@ def load(arguments: Sequence[str], cores: int | None = None) -> Loaded:
         return _resumed(folder.absolute(), overrides, config, cores)
     config = replace(config, resume=None)
     return Loaded(resolve(config, cores), reason, validate(config, cores))
+
+
+def absolute(config: Config) -> Config:
+    """A configuration whose paths are absolute: what an environment does to the working folder moves none of them."""
+    opponents, agents, replay = config.opponents, config.agents, config.replay
+    return replace(
+        config,
+        run_dir=config.run_dir and os.path.abspath(config.run_dir),
+        resume=config.resume if config.resume == "auto" else config.resume and os.path.abspath(config.resume),
+        replay=replace(replay, scratch_dir=replay.scratch_dir and os.path.abspath(replay.scratch_dir)),
+        opponents=replace(
+            opponents,
+            checkpoint_paths=[os.path.abspath(path) for path in opponents.checkpoint_paths],
+            start_from=opponents.start_from and os.path.abspath(opponents.start_from),
+        ),
+        agents=replace(agents, start_from={name: os.path.abspath(path) for name, path in agents.start_from.items()}),
+    )
 
 
 def _folder_to_resume(config: Config) -> Path | None:

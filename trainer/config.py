@@ -338,23 +338,6 @@ def to_dict(config: Config) -> dict[str, Any]:
     return asdict(config)
 
 
-def absolute(config: Config) -> Config:
-    """A configuration whose paths are absolute: what an environment does to the working folder moves none of them."""
-    opponents, agents, replay = config.opponents, config.agents, config.replay
-    return replace(
-        config,
-        run_dir=config.run_dir and os.path.abspath(config.run_dir),
-        resume=config.resume if config.resume == "auto" else config.resume and os.path.abspath(config.resume),
-        replay=replace(replay, scratch_dir=replay.scratch_dir and os.path.abspath(replay.scratch_dir)),
-        opponents=replace(
-            opponents,
-            checkpoint_paths=[os.path.abspath(path) for path in opponents.checkpoint_paths],
-            start_from=opponents.start_from and os.path.abspath(opponents.start_from),
-        ),
-        agents=replace(agents, start_from={name: os.path.abspath(path) for name, path in agents.start_from.items()}),
-    )
-
-
 def to_yaml(config: Config) -> str:
     """YAML text that `from_yaml` reads back into an equal `Config`."""
     import yaml

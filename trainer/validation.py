@@ -20,7 +20,7 @@ PATHS = (
     "run_dir", "resume", "replay.scratch_dir", "opponents.start_from", "opponents.checkpoint_paths",
     "agents.start_from",
 )  # fmt: skip
-MOST_TEXT, MOST_ID, MOST_NAME = 4_000, 200, 255  # characters of a text and of an id, bytes of a folder's name (Linux)
+MOST_TEXT, MOST_ID, MOST_NAME = 2_000, 200, 255  # bytes of a text (paths have 4,095), an id, a folder's name (Linux)
 DEVICE = re.compile(r"cuda:(0|[1-9][0-9]{0,2})")
 
 
