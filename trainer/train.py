@@ -17,7 +17,8 @@ from envs import EnvError, EnvSpec
 from trainer import leftovers, plot, run_folder
 from trainer.agents import streams_of
 from trainer.building import build, choose_device, describe
-from trainer.config import Config, absolute, first_line, to_dict
+from trainer.compose import absolute
+from trainer.config import Config, first_line, to_dict
 from trainer.errors import RunFailed, device_failure
 from trainer.final import finish, report
 from trainer.learning import NotFinite
