@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from envs import counting, envpool, grids, gymnasium, pettingzoo, selfplay
+from envs.faults import is_its_own, words_of
 from envs.gymnasium import make_single
 from envs.modules import import_modules
 from envs.selfplay import against_opponents
@@ -89,7 +91,7 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
     import_modules(env)  # of every backend: a module may put a world or a game of its own beside ours
     if env.backend in WORLDS:
         raise EnvError(f"{env.id}: env.backend={env.backend} has several agents; it is made by make_world.")
-    return ENVS[env.backend](env, num_envs, autoreset=autoreset, render_mode=render_mode)
+    return _made(env, partial(ENVS[env.backend], env, num_envs, autoreset=autoreset, render_mode=render_mode))
 
 
 def make_world(env: Any, num_envs: int, render_mode: str | None = None) -> Any:
@@ -101,10 +103,22 @@ def make_world(env: Any, num_envs: int, render_mode: str | None = None) -> Any:
     _check(env, num_envs)
     import_modules(env)
     if against_opponents(env):
-        return selfplay.make(env, num_envs, render_mode=render_mode)
+        return _made(env, partial(selfplay.make, env, num_envs, render_mode=render_mode))
     if env.backend in WORLDS:
-        return WORLDS[env.backend](env, num_envs, render_mode=render_mode)
+        return _made(env, partial(WORLDS[env.backend], env, num_envs, render_mode=render_mode))
     return Solo(make(env, num_envs, render_mode=render_mode))
+
+
+def _made(env: Any, maker: Callable[[], Any]) -> Any:
+    """What a backend makes; whatever it raises of values that it did not think of is a sentence."""
+    try:
+        return maker()
+    except EnvError:
+        raise
+    except BaseException as error:
+        if not is_its_own(error):
+            raise
+        raise EnvError(f"{env.id}: it could not be made with env.kwargs={env.kwargs}: {words_of(error)}") from error
 
 
 def _check(env: Any, num_envs: int) -> None:

@@ -147,6 +147,8 @@ def make_world(env: Any, num_envs: int, render_mode: str | None = None) -> Count
     """
     kwargs = dict(env.kwargs)
     count = kwargs.pop("num_agents", 2)
+    if not isinstance(count, int) or count < 1:
+        raise EnvError(f"{env.id}: env.kwargs.num_agents={count} must be a whole number of at least 1.")
     vectors = [make(_With(env, kwargs), num_envs, render_mode=render_mode) for _ in range(count)]
     return CountingWorld(vectors)
 

@@ -229,6 +229,8 @@ def test_a_module_may_add_a_grid_world(tmp_path, monkeypatch) -> None:
             {"id": "C", "backend": "counting", "kwargs": {"min_length": "x"}},
             "env.kwargs.min_length=x is of another",
         ),
+        ({"id": "cleanup", "backend": "grid", "kwargs": {"radius": 2.5}}, "it could not be made with env.kwargs="),
+        ({"id": "C", "backend": "counting_agents", "kwargs": {"num_agents": 0}}, "env.kwargs.num_agents=0 must be"),
         ({"id": "C", "backend": "counting", "kwargs": {"with_mask": 3}}, "env.kwargs.with_mask=3 is of another kind"),
     ],
 )
