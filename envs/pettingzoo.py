@@ -25,6 +25,8 @@ from envs.vector import CLOSELY
 from envs.world import Observation, Step
 from envs.writing import allocate, fault_of, outside, row_writer
 
+ADVICE = "; wrap it in a module of your own, whose parallel_env or env numbers what can be done"
+
 
 class PettingZooVector:
     """``num_envs`` parallel environments, stepped in turn.
@@ -181,7 +183,7 @@ class _Seat:
     ) -> None:
         self.name, self.mask_key = name, mask_key
         space, where = env.observation_space(name), f"{env_id}, {name}"
-        num_actions, start = action_count(env.action_space(name), where)
+        num_actions, start = action_count(env.action_space(name), where, ADVICE)
         fields: tuple[Field, ...] = fields_of(space, frame_stack, where, mask_key)
         mask = mask_field(space, num_actions, where, mask_key)
         leaves = tuple(field.leaf for field in fields)

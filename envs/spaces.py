@@ -104,16 +104,20 @@ def mask_field(space: spaces.Space[Any], num_actions: int, env_id: str, mask_key
     return Field(Leaf("action_mask", (num_actions,), "bool", "binary"), (mask_key,), space=part)
 
 
-def action_count(space: spaces.Space[Any], env_id: str) -> tuple[int, int]:
+def action_count(space: spaces.Space[Any], env_id: str, advice: str | None = None) -> tuple[int, int]:
     """``(num_actions, start)`` of a Discrete action space.
+
+    Args:
+        space: whatever it is.
+        env_id: for messages.
+        advice: what makes another space Discrete; None: Gymnasium's wrappers.
 
     Raises:
         EnvError: the space is not Discrete, or has more actions than a network can have outputs.
     """
     if not isinstance(space, spaces.Discrete):
-        raise EnvError(
-            f"{env_id}: its action space {short(space)} is not supported; supported is Discrete{_flattened(space)}."
-        )
+        advice = advice or _flattened(space)
+        raise EnvError(f"{env_id}: its action space {short(space)} is not supported; supported is Discrete{advice}.")
     if space.n > MOST_CATEGORIES:
         raise EnvError(
             f"{env_id}: its action space has {space.n} actions, and a network one output for each, at most "

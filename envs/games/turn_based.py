@@ -20,7 +20,7 @@ from envs import life, masks
 from envs.closing import close_all
 from envs.faults import Unfit, is_its_own, of_rewards, words_of
 from envs.games.rows import Rows, chosen, look, require, to_advance
-from envs.pettingzoo import module_of, not_made
+from envs.pettingzoo import ADVICE, module_of, not_made
 from envs.spaces import action_count, fields_of, mask_field
 from envs.spec import EnvError, EnvSpec, Leaf
 from envs.writing import allocate, fault_of, row_writer
@@ -57,7 +57,7 @@ class TurnBasedGames:
             same = envs[0].observation_space(name) == space and envs[0].action_space(name) == actions
             require(same, f"{env_id}: {self.agents[0]} and {name} differ in spaces, and one network is to play both.")
         self.num_games, self.num_players = n, p
-        self.num_actions, self._start = action_count(actions, env_id)
+        self.num_actions, self._start = action_count(actions, env_id, ADVICE)
         self._fields = fields_of(space, 1, env_id, mask_key)
         mask = mask_field(space, self.num_actions, env_id, mask_key)
         info = envs[0].infos.get(envs[0].agent_selection) or {}

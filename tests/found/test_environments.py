@@ -244,7 +244,7 @@ def test_a_key_that_would_do_nothing_is_refused(changes: dict[str, Any], words: 
     [
         ("constructor", SystemExit("no licence"), "it could not be made with env.kwargs="),
         ("observation_space", None, "is not supported"),
-        ("action_space", gym.spaces.Box(-1, 1, (1,)), "supported is Discrete; gymnasium.wrappers.DiscretizeAction"),
+        ("action_space", gym.spaces.Box(-1, 1, (1,)), "supported is Discrete; wrap it in a module of your own, whose"),
         ("action_space", KeyError("a"), "it could not be made with env.kwargs="),
         ("reset", lambda right: right[0], "it gave a dict of 2, and must give (observation, info)"),
         ("reset", (None, {}), "its reset must give a dict of observations, one for each agent"),
