@@ -277,15 +277,34 @@ def _own_hydra() -> Iterator[None]:
         GlobalHydra.instance().hydra = outer
 
 
-def _compose(arguments: list[str]) -> Config:
+@contextmanager
+def _in_one_sentence() -> Iterator[None]:
     try:
-        with _own_hydra():
-            node = compose("train", arguments)
-        missing = OmegaConf.missing_keys(node)
-        if missing:
-            key = min(missing)
-            raise ConfigError(f"{key} is not set: name it, as {key}={getattr(KEYS[key], 'default', 'VALUE')}")
-        return cast(Config, OmegaConf.to_object(node))
+        yield
     except UNREADABLE as error:
         where = f" at {error.full_key}" if isinstance(error, OmegaConfBaseException) and error.full_key else ""
         raise ConfigError(f"the configuration cannot be put together{where}: {first_line(error)}") from error
+
+
+def check_composition(arguments: list[str]) -> None:
+    """Refuse what Hydra, which is asked to print a configuration, would end with a traceback on.
+
+    Args:
+        arguments: as Hydra takes them, of one run; a value may still be missing.
+
+    Raises:
+        ConfigError: they make no configuration.
+    """
+    with _in_one_sentence(), _own_hydra():
+        OmegaConf.to_container(compose("train", arguments), resolve=True)
+
+
+def _compose(arguments: list[str]) -> Config:
+    with _in_one_sentence(), _own_hydra():
+        node = compose("train", arguments)
+        missing = OmegaConf.missing_keys(node)
+    if missing:
+        key = min(missing)
+        raise ConfigError(f"{key} is not set: name it, as {key}={getattr(KEYS[key], 'default', 'VALUE')}")
+    with _in_one_sentence():
+        return cast(Config, OmegaConf.to_object(node))

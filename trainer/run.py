@@ -157,7 +157,7 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
     import hydra
     from hydra.core.hydra_config import HydraConfig
 
-    from trainer.compose import check, choose_preset, hydra_arguments, load
+    from trainer.compose import check, check_composition, choose_preset, hydra_arguments, load
 
     checked = check(overrides)
     passed = hydra_arguments(checked)
@@ -165,6 +165,7 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
         _check_sweep(overrides)
     elif not any(override.is_sweep_override() for override in checked):
         passed.append(f"preset={choose_preset(checked)[0]}")
+        check_composition(passed)
 
     here = os.getcwd()
 

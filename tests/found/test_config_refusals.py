@@ -20,6 +20,7 @@ from trainer.compose import load
 from trainer.config import Config, ConfigError, config_keys, from_yaml, to_yaml
 from trainer.fields import nearest
 from trainer.machine import check_machine
+from trainer.run import main
 
 NOT_NUMBERS = ["9" * 26 + "x", "9" * 5_000, "${nope}", "nan", "inf", "[1]", "{a: 1}", "null", "true", "", "[" * 1_000]
 
@@ -172,6 +173,16 @@ def test_2_text_is_taken_as_it_was_typed() -> None:
     assert load(["run_dir=null"], cores=4).config.run_dir is None
     assert load(["env.kwargs.rule=a=b"], cores=4).config.env.kwargs == {"rule": "a=b"}
     assert load(["seed=3", "run_dir='run_${seed}=x'"], cores=4).config.run_dir == str(Path("run_3=x").absolute())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--cfg", "job", "--resolve", "seed=${nope}"], ["--cfg", "job", "hydra.x=1"], ["-m", "seed=range(0,1e18)"]],
+)
+def test_2_what_hydra_is_handed_is_looked_at_before(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("error: ") and said.err.count("\n") == 1
 
 
 def test_2_a_name_is_near_only_if_it_is() -> None:
