@@ -44,7 +44,8 @@ def opened(config: Config, command: list[str], here: Path | None = None) -> Iter
     config = replace(config, run_dir=str(path))
     if config.resume is None and (path / "config.yaml").exists():
         raise ConfigError(
-            f"run_dir={path} holds a run already: go on with it by resume={path}, choose another folder, or delete it"
+            f"run_dir={path} holds a run already: go on with it by {shlex.quote(f'resume={path}')}, choose another "
+            "folder, or delete it"
         )
     _refuse_others(path)
     try:
@@ -85,7 +86,7 @@ def watched(path: Path) -> Iterator[Callable[[], str]]:
             return f"the run's folder {path} was removed while the run went on: what was in it is lost, start it again"
         return (
             f"the run's folder {path} was moved to {now} while the run went on: its newest checkpoint there is whole, "
-            f"go on by resume={now}"
+            f"go on by {shlex.quote(f'resume={now}')}"
         )
 
     try:
