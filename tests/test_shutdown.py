@@ -396,7 +396,7 @@ def test_killed_main_process_leaves_no_other(outcome: Outcome) -> None:
     assert outcome.code == -signal.SIGKILL
     assert "Traceback" not in outcome.stderr
     # Nobody is there to remove it: the next run has a folder of its own.
-    assert [name.partition("_")[0] for name in outcome.scratch] == ["replay"]
+    assert [name.partition("_")[0] for name in outcome.scratch] == ["trainer"]
 
 
 def check_end_at_once(outcome: Outcome) -> None:

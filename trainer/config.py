@@ -339,10 +339,10 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def to_yaml(config: Config) -> str:
-    """YAML text that `from_yaml` reads back into an equal `Config`."""
+    """YAML text that `from_yaml` reads back into an equal `Config`; its end is marked, so that a torn one is found."""
     import yaml
 
-    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True, explicit_start=True, explicit_end=True)
 
 
 def schema() -> Any:
@@ -368,12 +368,15 @@ def from_yaml(path: str | Path) -> Config:
     from yaml import YAMLError
 
     try:
-        read = OmegaConf.create(read_text(Path(path), "name a run's folder that holds a whole one"))
+        text = read_text(Path(path), "name a run's folder that holds a whole one")
+        read = OmegaConf.create(text)
     except ReadError as error:
         raise ConfigError(str(error)) from error
     # A number of 5,000 digits; neither a mapping nor a list; an alias of itself.
     except (YAMLError, ValueError, AssertionError, RecursionError) as error:
         raise ConfigError(f"{path} is no YAML file: {first_line(error)}") from error
+    if text.startswith("---") and not text.endswith("\n...\n"):
+        raise ConfigError(f"{path} is torn (its end is missing): name a run's folder that holds a whole one")
     if not isinstance(read, DictConfig) or not read:
         raise ConfigError(f"{path} holds no mapping of keys to values, so it is no run's config.yaml")
     try:

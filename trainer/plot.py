@@ -48,7 +48,7 @@ def run_title(run_dir: Path) -> str:
     try:
         config = yaml.safe_load(read_text(run_dir / "config.yaml"))
         return f"{config['env']['id']} · {config['algorithm']['name']} · seed {config['seed']}"
-    except (ReadError, yaml.YAMLError, KeyError, TypeError):
+    except (ReadError, yaml.YAMLError, LookupError, TypeError, ValueError, RecursionError):
         return run_dir.resolve().name
 
 

@@ -53,6 +53,7 @@ class OpponentPool:
         self, config: OpponentsConfig, numel: int, num_workers: int, checkpoints: Sequence[Tensor] = ()
     ) -> None:
         self.config, self.size, self._done = config, config.pool_size, 0.0
+        self._written: set[str] = set()  # files whose snapshot is the one that is here
         slots = self.size + len(checkpoints)
         self.weights = torch.zeros(slots, numel).share_memory_()
         self._words = torch.zeros(2, slots, dtype=torch.int64).share_memory_()
@@ -77,6 +78,7 @@ class OpponentPool:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._open()
+        self._written = set()
 
     def __len__(self) -> int:
         return int((self.version[: self.size] > 0).sum())
@@ -156,9 +158,11 @@ class OpponentPool:
         """Every slot in a file of its own, which is written once; what came of the games goes into results.json."""
         others = {f"checkpoint_{slot - self.size}.pt": slot for slot in range(self.size, len(self.version))}
         for name, slot in {**self._files(), **others}.items():
-            if not (folder / name).exists():
+            known = name in self._written or name in others  # else it may be another run's, from after its checkpoint
+            if not known or not (folder / name).exists():
                 state = {"weights": self.weights[slot].clone(), "frames": int(self.frames[slot])}
                 checkpoint.write_aside(state, folder / name)
+                self._written.add(name)
         folder.mkdir(exist_ok=True)
         run_folder.write_json(folder / "results.json", {"opponents": self.table()})
 
@@ -199,6 +203,7 @@ class OpponentPool:
         for name, slot in self._files().items():
             try:
                 self.weights[slot].copy_(policy_weights(folder / name, self.weights.shape[1]))
+                self._written.add(name)
             except ReadError as error:
                 warn(f"{error}; the other snapshots are used")
                 self.version[slot] = self.frames[slot] = 0
@@ -219,6 +224,7 @@ class OpponentPool:
                 warn(f"{error}; the other snapshots are used")
                 continue
             self.add(weights, frames)
+            self._written.add(path.name)
 
 
 def open_pool(config: Config, run_dir: Path, numel: int, num_workers: int) -> OpponentPool:
