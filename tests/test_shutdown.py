@@ -400,10 +400,10 @@ def test_killed_main_process_leaves_no_other(outcome: Outcome) -> None:
 
 
 def check_end_at_once(outcome: Outcome) -> None:
-    """As `check_end` of a main process that had no time; multiprocessing leaves its folder with the server's socket."""
+    """As `check_end` of a main process that had no time; the folder with the server's socket is the next run's to sweep."""
     assert outcome.processes == {}
     assert outcome.shared == []
-    assert [name[:5] for name in outcome.temporary] == ["pymp-"]
+    assert [name[:8] for name in outcome.temporary] == ["trainer-"]
     assert outcome.seconds < 3.0 * max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
 
 

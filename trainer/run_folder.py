@@ -51,7 +51,7 @@ def opened(config: Config, command: list[str], here: Path | None = None) -> Iter
     try:
         for folder in ("checkpoints", "best", "scratch"):
             (path / folder).mkdir(parents=True, exist_ok=True)
-        lock = open(path / "lock", "a+")
+        lock = open(path / "lock", "a+", errors="replace")
     except OSError as error:
         raise ConfigError(f"run_dir={path} cannot be written ({error.strerror}): choose another folder") from error
     with lock:
@@ -107,7 +107,7 @@ def _refuse_others(path: Path) -> None:
     if manifest.is_ours(path) or (path / "config.yaml").exists():
         return
     shell = [os.fstat(number) for number in (1, 2) if _is_open(number)]
-    for folder, _, files in os.walk(path):
+    for folder, _, files in os.walk(path, followlinks=True):
         for file in files:
             found = Path(folder) / file
             if not any(os.path.samestat(found.lstat(), output) for output in shell):
