@@ -31,9 +31,9 @@ LAYERS = [
     {"plausibility"},
     {"consistency", "overrides"},
     {"config"},
-    {"machine"},
+    {"machine", "leftovers"},
     {"fields"},
-    {"reading", "manifest", "leftovers"},
+    {"reading", "manifest"},
 ]
 HEIGHT = {part: len(LAYERS) - line for line, parts in enumerate(LAYERS) for part in parts}
 

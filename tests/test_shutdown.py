@@ -400,7 +400,7 @@ def test_killed_main_process_leaves_no_other(outcome: Outcome) -> None:
 
 
 def check_end_at_once(outcome: Outcome) -> None:
-    """As `check_end` of a main process that had no time; the folder with the server's socket is the next run's to sweep."""
+    """As `check_end` of a main process that had no time; the next run sweeps its folder of sockets."""
     assert outcome.processes == {}
     assert outcome.shared == []
     assert [name[:8] for name in outcome.temporary] == ["trainer-"]

@@ -11,21 +11,29 @@ import tempfile
 from multiprocessing import util
 from pathlib import Path
 
+from trainer.fields import ConfigError
+
 PREFIX = "trainer-"
 SHARED = Path("/dev/shm")
-SOCKET_BYTES = 107  # of the longest path of a socket
-BELOW_BYTES = len(f"/{PREFIX}12345678/listener-12345678")
 
 
 def claim() -> None:
-    """Let what multiprocessing makes by name, here and in all children, be called after this process; sweep the others.
+    """Let what multiprocessing makes by name, here and in its children, be called after it; sweep what is nobody's.
 
-    Where the folder for temporary files has too long a name for sockets, they lie in another one.
+    Raises:
+        ConfigError: the folder for temporary files cannot be written.
     """
-    folders = [Path(tempfile.gettempdir()), Path("/tmp"), SHARED]
-    for folder in folders:
-        for path in folder.glob(f"{PREFIX}*"):
-            _sweep_folder(path)
+    try:
+        _claim()
+    except OSError as error:
+        raise ConfigError(
+            f"the folder for temporary files cannot be written ({error}): make room there, or set TMPDIR to another one"
+        ) from error
+
+
+def _claim() -> None:
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        _sweep_folder(path)
     for path in SHARED.glob(f"sem.{PREFIX}*"):
         if is_gone(path.name.removeprefix(f"sem.{PREFIX}").rpartition("-")[0]) and _is_mine(path):
             path.unlink(missing_ok=True)
@@ -33,9 +41,7 @@ def claim() -> None:
     names = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     names["semprefix"] = f"/{PREFIX}{this_process()}"
     if "tempdir" not in names:
-        fitting = [folder for folder in folders if len(os.fsencode(folder)) + BELOW_BYTES <= SOCKET_BYTES]
-        writable = next(folder for folder in fitting if os.access(folder, os.W_OK))
-        made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=writable))
+        made = Path(tempfile.mkdtemp(prefix=PREFIX))
         (made / "owner").write_text(this_process())
         names["tempdir"] = str(made)
         util.Finalize(None, _remove, args=(made,), exitpriority=-100)

@@ -8,7 +8,7 @@ import tempfile
 from trainer.fields import ConfigError, shown
 
 SOCKET_PATH = 107  # bytes of a socket's path, by Linux
-SOCKET_NAME = len("/pymp-12345678/listener-12345678")  # of those that multiprocessing makes below the temporary folder
+SOCKET_NAME = len("/trainer-12345678/listener-12345678")  # of those below the temporary folder: trainer.leftovers
 MOST_CORES = 100_000
 
 

@@ -45,14 +45,6 @@ def test_after_everything_is_killed_the_next_run_sweeps_what_is_ours(run, begin,
     assert not is_gone("f-1-1") and not is_gone("of-somebody")  # of another namespace; no name of ours
 
 
-def test_a_long_name_of_the_temporary_folder_is_no_hindrance(run, tmp_path):
-    temporary = tmp_path / ("long" * 25)
-    temporary.mkdir()
-    ended = run("env.id=Hurting/Plain-v0", TMPDIR=str(temporary))
-    assert ended.code == 0 and "Traceback" not in ended.said, ended.said
-    assert [path.name for path in temporary.iterdir() if not path.name.startswith("torch")] == []
-
-
 def test_replays_of_the_ended_runs_of_a_sweep_are_not_mapped(run, tmp_path):
     out = tmp_path / "maps"
     ended = run(
