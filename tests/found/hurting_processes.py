@@ -101,5 +101,57 @@ def signals_of(pid: int) -> dict[str, str]:
     return {"ignored": status["SigIgn"].strip(), "blocked": status["SigBlk"].strip()}
 
 
-for kind in (Chance, ChanceReward, Runs):
+class Panic(BaseException):
+    """As PyO3's PanicException: no `Exception`."""
+
+
+class Mute(Exception):
+    """One that cannot be printed."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+WORDS = ["the level \ud800 is gone", "thread panicked at core.rs", "it lost its licence", "window closed", ""]
+ENDS: list[BaseException] = [
+    ValueError(WORDS[0]), Panic(WORDS[1]), SystemExit(WORDS[2]), KeyboardInterrupt(WORDS[3]), Mute(),
+]  # fmt: skip
+
+
+class Ends(Plain):
+    """Prints, and ends its process in its 30th step, each process of a worker in another way; then all is well."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder, self.steps = folder, 0
+
+    def step(self, action: int) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if self.steps == 30 and multiprocessing.current_process().name.startswith("_Process"):
+            print("the simulator says hello")
+            number = len(os.listdir(self.folder))
+            if number < len(ENDS):
+                open(os.path.join(self.folder, str(number)), "w").close()
+                raise ENDS[number]
+        return super().step(action)
+
+
+class SlowReset(Plain):
+    """A reset takes 0.8 s; those of eight sub-environments fall into one vector step."""
+
+    length = 30
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        time.sleep(0.8)
+        return super().reset(**arguments)
+
+
+class Slow(Plain):
+    """A step takes a millisecond, so that a run lasts until it is told to end."""
+
+    def step(self, action: int) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        time.sleep(0.001)
+        return super().step(action)
+
+
+for kind in (Chance, ChanceReward, Runs, Ends, SlowReset, Slow):
     gym.register(f"Found/{kind.__name__}-v0", kind)
