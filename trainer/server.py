@@ -6,6 +6,7 @@ import multiprocessing.forkserver
 import os
 import signal
 from collections import deque
+from multiprocessing import resource_tracker
 
 from trainer import programs
 from trainer.config import FaultsConfig
@@ -61,6 +62,7 @@ class ForkServer:
 def ensure_running() -> int:
     """Start the fork server where there is none; its process id."""
     programs.begin_run()
+    _start_tracker()
     # Blocked from birth, for Ctrl-C and what a batch system sends go to its children too before they obey.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
@@ -68,6 +70,19 @@ def ensure_running() -> int:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return _pid()
+
+
+def _start_tracker() -> None:
+    """Start what removes the semaphores that killed processes leave; that there are some is no news for users."""
+    before = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, [before, "ignore:resource_tracker"]))
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONWARNINGS"]
+        else:
+            os.environ["PYTHONWARNINGS"] = before
 
 
 def _pid() -> int:

@@ -98,3 +98,23 @@ def test_a_learner_without_a_checkpoint_goes_on_from_the_weights_on_its_board(
     until(lambda: published_updates(plan) > made + 50)
     log = (Path(str(config.run_dir)) / "log.txt").read_text()
     assert f"it is started anew from the weights that it published after {made} updates: " in log
+
+
+def test_a_killed_learner_leaves_no_words_of_pythons_own(tmp_path: Path):
+    """Its semaphores are removed without "resource_tracker: There appear to be 3 leaked semaphore objects"."""
+    words = ["env.id=Counting", "env.backend=counting_agents", "env.kwargs.num_agents=2", "agents.learner=process"]
+    words += ["env.kwargs.step_seconds=0.002", "budget_frames=1_000_000"]
+    with running(tmp_path, *words) as run:
+        run.until(lambda: any(row.get("updates") for row in run.metrics()))
+        output = run.run_dir / "output" / "learner_1.txt"
+        (learner,) = [pid for pid in run.children().values() if pid and output in open_files(pid)]
+        os.kill(learner, signal.SIGKILL)
+        run.until(lambda: "it is started anew" in run.events())
+        run.process.send_signal(signal.SIGTERM)
+        assert run.ended() == 143
+        assert "resource_tracker" not in run.said and "Traceback" not in run.said
+
+
+def open_files(pid: int) -> set[Path]:
+    """Of a process."""
+    return {Path(os.readlink(path)) for path in Path(f"/proc/{pid}/fd").iterdir()}
