@@ -19,7 +19,7 @@ from benchmarks.report import Row, parser, show
 if TYPE_CHECKING:
     from trainer.system import System
 
-TRAINED_FRAMES = 30_000
+TRAINED_FRAMES = 30_000  # before anything is measured
 CASES = {  # name -> keys, frames between two evaluations
     "as the preset has it": ((), 2_500),
     "all the time": (("schedule.frames_per_update=null",), 1),
@@ -69,7 +69,7 @@ class Turns:
         return rates
 
 
-def measure(name: str, seconds: float, repeats: int) -> list[Row]:
+def measure(name: str, seconds: float, repeats: int, trained_frames: int) -> list[Row]:
     """Two rows for one of `CASES`."""
     from benchmarks import parts
 
@@ -77,7 +77,7 @@ def measure(name: str, seconds: float, repeats: int) -> list[Row]:
     config = parts.config("preset=cartpole", parts.BUDGET, "evaluator.stop_at_return=null", *words)
     with parts.opened(config) as system:
         turns = Turns(system, every)
-        while system.total_frames() < TRAINED_FRAMES:
+        while system.total_frames() < trained_frames:
             next(turns.loop)
         found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
         for _ in range(repeats):
@@ -96,12 +96,14 @@ def measure(name: str, seconds: float, repeats: int) -> list[Row]:
 
 
 def main() -> None:
-    args = parser("What the evaluator costs collection and learning.", seconds=5.0).parse_args()
+    arguments = parser("What the evaluator costs collection and learning.", seconds=5.0)
+    arguments.add_argument("--trained-frames", type=int, default=TRAINED_FRAMES, help="before anything is measured")
+    args = arguments.parse_args()
     from benchmarks.machine import Meter
 
     meter, rows = Meter(), []
     for name in CASES:
-        rows += measure(name, args.seconds, args.repeats)
+        rows += measure(name, args.seconds, args.repeats, args.trained_frames)
     show("Evaluator: rate with it / rate without", rows, args.json, meter.stop().note())
 
 

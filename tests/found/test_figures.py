@@ -102,7 +102,7 @@ def test_4_what_was_never_run_is_said_where_it_is_promised() -> None:
 @pytest.mark.parametrize("name", ["publish", "evaluator"])
 def test_4_what_a_publish_and_the_evaluator_cost_is_a_benchmark(name: str, tmp_path: Path) -> None:
     """Tried with little: every row has a value, and is written as JSON."""
-    words = {"publish": ["--workers", "2"], "evaluator": []}[name]
+    words = {"publish": ["--workers", "2"], "evaluator": ["--trained-frames", "1500"]}[name]
     command = [sys.executable, "-m", f"benchmarks.{name}", "--seconds", "0.5", "--repeats", "1"]
     subprocess.run([*command, *words, "--json", tmp_path / "rows.json"], cwd=ROOT, check=True, capture_output=True)
     rows = json.loads((tmp_path / "rows.json").read_text())
