@@ -22,7 +22,7 @@ from torch import Tensor
 from envs import EnvError, EnvSpec
 from envs.games.players import Player, random_player
 from envs.selfplay import scripted
-from trainer import checkpoint, run_folder, seeds
+from trainer import checkpoint, pictures, run_folder, seeds
 from trainer.config import Config, ConfigError, from_yaml
 from trainer.finished import from_here
 from trainer.league_picture import draw
@@ -121,7 +121,8 @@ def league(
         "env_id": config.env.id, "epsilon": config.opponents.epsilon, "seconds": time.monotonic() - start,
     }  # fmt: skip
     run_folder.write_json(run_dir / "league.json", result)
-    draw(result, f"{config.env.id} · {config.algorithm.name} · seed {config.seed}").savefig(run_dir / "league.png")
+    picture = draw(result, f"{config.env.id} · {config.algorithm.name} · seed {config.seed}")
+    pictures.save(picture, run_dir / "league.png")
     return result
 
 

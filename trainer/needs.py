@@ -20,14 +20,14 @@ SLACK = 2**20  # control boards, counters, what a pool counts
 
 
 def needs_of(config: Config, world: Sequence[tuple[str, EnvSpec]]) -> Needs:
-    """What a run takes; networks are built without memory for it."""
+    """What a run takes; each agent's network is built once for it."""
     copies = config.schedule.num_agents if config.schedule.name == "shared_gradient" else 1
     replay = shared = kept = weights = 0
     for name, spec in world:
         own = own_config(config, name)
         streams = streams_of(own)
         rows = row_bytes(spec, wants_values(own)) * streams.rows
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        with torch.random.fork_rng(devices=[]):
             count = numel(own, spec)
         weights += 4 * count
         replay += copies * rows

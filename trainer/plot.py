@@ -143,7 +143,7 @@ def curve(run_dir: Path | str) -> str:
     """
     run_dir = Path(run_dir)
     rows, problem = read(run_dir)
-    draw({run_dir: rows}).savefig(run_dir / "curve.png")
+    pictures.save(draw({run_dir: rows}), run_dir / "curve.png")
     return problem
 
 
