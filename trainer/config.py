@@ -231,7 +231,7 @@ class FaultsConfig:
     # A worker that has shown no life for so long is killed.
     hang_seconds: float = number(120.0, 0.1, 1e9, (1.0, 86_400.0))
     # One that has grown above this is replaced, as an environment may leak.
-    worker_memory_mb: int | None = number(None, 64, 10**8)
+    worker_memory_mb: int | None = number(None, 64, 10**8, (256, 10**8))
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class Config:
 
     preset: str = "cartpole"
     seed: int = number(0, 0, 2**63)
-    budget_frames: int = number(50_000, 1, 10**12 - 1, (1, 10**11))
+    budget_frames: int = number(50_000, 1, 10**12 - 1, (1, 10**10))
     run_dir: str | None = None  # None: runs/<date>_<time>_<env>_<algorithm>_<seed>
     resume: str | None = None  # a run's folder to go on in; auto: run_dir, where that holds a run
     env: EnvConfig = field(default_factory=EnvConfig)

@@ -126,7 +126,16 @@ def _check_schedule(config: Config) -> None:
             f"schedule={schedule.name} does not know how much to learn: set schedule.frames_per_update, "
             "schedule.episodes_per_update or schedule.updates_per_round"
         )
-    if schedule.frames_per_round is None or schedule.episodes_per_round is not None:
+    if schedule.episodes_per_round is not None:
+        most = config.budget_frames // (config.collector.num_workers or 1)
+        if schedule.episodes_per_round > max(1, most):
+            raise ConfigError(
+                f"schedule.episodes_per_round={schedule.episodes_per_round} of each of {config.collector.num_workers} "
+                f"workers are more than budget_frames={config.budget_frames} have room for, even if each has one "
+                f"frame: set schedule.episodes_per_round={max(1, most // 100)}"
+            )
+        return
+    if schedule.frames_per_round is None:
         return
     if schedule.frames_per_round % step:
         fitting = max(1, round(schedule.frames_per_round / step)) * step

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from trainer.config import GAME_BACKENDS, Config, config_keys, resolve
 from trainer.consistency import CATEGORICAL, most_updates
 from trainer.fields import bounds_text, shown
 
-FEW_UPDATES = 10
+FEW_UPDATES, MANY_UPDATES = 100, 10**8
+GATHERED = 10  # times the replay, at most
 SHORT_EPISODE = 10  # frames: where updates follow episodes, there are hardly more than these make
 FOLLOWS = 0.05  # share of the way to the online network that a target goes in a whole run, at least
 FAR = 0.1  # of an epsilon from where it should end
@@ -51,6 +54,16 @@ def _of_updates(config: Config, updates: float) -> list[str]:
             f"schedule.{key}={getattr(config.schedule, key) or 0:g} in budget_frames={config.budget_frames} with "
             f"learner.warmup_frames={learner.warmup_frames} makes {updates:.0f} updates at most: nothing is learned by "
             "so few"
+        )
+    if MANY_UPDATES < updates < math.inf:
+        found.append(
+            f"schedule={config.schedule.name} with budget_frames={config.budget_frames} makes {updates:.0e} updates: "
+            f"at a millisecond each that is {updates / 86_400_000:.0f} days"
+        )
+    if learner.batch_size * learner.prefetch_batches > GATHERED * config.replay.capacity_frames:
+        found.append(
+            f"learner.prefetch_batches={learner.prefetch_batches} x learner.batch_size={learner.batch_size} rows are "
+            f"gathered at once, and replay.capacity_frames={config.replay.capacity_frames} are there"
         )
     if algorithm.target_tau is None and algorithm.target_update_every_updates > updates:
         found.append(
@@ -149,6 +162,9 @@ def _of_machine(config: Config, cores: int) -> list[str]:
     found, workers, threads = [], config.collector.num_workers, config.learner.num_threads
     if workers is not None and workers > cores and config.schedule.name != "sequential":
         found.append(f"collector.num_workers={workers} is more than the {cores} cores at hand: workers will share them")
+    agents = config.schedule.num_agents
+    if config.schedule.name == "shared_gradient" and agents > cores:
+        found.append(f"schedule.num_agents={agents} is more than the {cores} cores at hand: agents will share them")
     if threads > cores:
         found.append(f"learner.num_threads={threads} is more than the {cores} cores at hand: threads will share them")
     return found
