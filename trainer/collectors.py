@@ -195,13 +195,15 @@ class CollectorWorkers:
             if (often := one_too_many(self._failures[worker], self.config.faults)) is not None:
                 raise self._failure(worker, why + often, "") from error
             self._again_at[worker] = time.monotonic() + AGAIN_S
-            self._loggers.event(f"{self._name(worker)} {why}; it is tried again", f"collector {worker}")
+            text = f"{self._name(worker)} {why}; it is tried again: make room in /dev/shm, or for memory or tasks"
+            self._loggers.event(text, f"collector {worker}")
 
     def _failure(self, worker: int, why: str, traceback: str) -> RunFailed:
         return RunFailed(f"{self._name(worker)} {why}", f"collector {worker}", traceback, int(self.board.pid[worker]))
 
     def _name(self, worker: int) -> str:
-        return f"collector worker {worker} (pid {self.board.pid[worker]}, {self._what(worker)})"
+        pid = f"pid {self.board.pid[worker]}, " if self.board.pid[worker] else ""
+        return f"collector worker {worker} ({pid}{self._what(worker)})"
 
     def _what(self, worker: int) -> str:
         plan = self.plans[worker]

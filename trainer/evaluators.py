@@ -20,7 +20,7 @@ from trainer.errors import RunFailed, exit_words, one_too_many
 from trainer.loggers import Loggers
 from trainer.processes.evaluator import Evaluation, Judge
 from trainer.pulse import Pulse, new_pulse
-from trainer.trace import open_trace
+from trainer.trace import open_trace, save_or_say
 
 CLOSE_S = 5.0  # that the environments may take to be closed
 EXIT_CODE_S = 3.0  # until the exit code of a process whose pipe has ended is known
@@ -196,4 +196,4 @@ class LocalEvaluator:
     def close(self) -> None:
         """Close the environments."""
         self._judge.close()
-        self._trace.save()
+        save_or_say(self._trace)

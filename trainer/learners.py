@@ -123,7 +123,8 @@ class LearnerProcess:
         text = f"the {self._what} {self.plan.name} could not be started: {self._error}"
         if (often := one_too_many(self._failures, self.plan.config.faults)) is not None:
             raise RunFailed(text + often, role="learner")
-        self._loggers.event(f"{text}; it is tried again", role="learner", agent=self.plan.name)
+        text += "; it is tried again: make room in /dev/shm, or for memory or tasks"
+        self._loggers.event(text, role="learner", agent=self.plan.name)
         self.start()
 
     def _event(self, text: str) -> None:

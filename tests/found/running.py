@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,18 @@ class Running:
     Args:
         folder: of the test.
         words: of the command line, besides those of a quick run.
+        before: of the command that starts the main.
     """
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *words: str, before: Sequence[str] = ()) -> None:
         self.run_dir, self.logged = folder / "run", folder / "logged.jsonl"
         self.logged.touch()
         named = {word.partition("=")[0] for word in words}
         plain = [word for word in QUICK if word.partition("=")[0] not in named]
+        words = (*plain, f"run_dir={self.run_dir}", "env.import_modules=[hurting_processes]", *words)
         self.process = subprocess.Popen(
-            command(*plain, f"run_dir={self.run_dir}", "env.import_modules=[hurting_processes]", *words), cwd=folder,
-            env=environment(FOUND_LOG=str(self.logged)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True,
+            [*before, *command(*words)], cwd=folder, env=environment(FOUND_LOG=str(self.logged)),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
         self.said = ""
 
@@ -109,10 +110,10 @@ def cmdline(pid: int) -> bytes:
 
 
 @contextmanager
-def running(folder: Path, *words: str) -> Iterator[Running]:
+def running(folder: Path, *words: str, before: Sequence[str] = ()) -> Iterator[Running]:
     """A run that is ended with the test, whatever happens; nothing of it stays."""
     folder.mkdir(exist_ok=True)
-    run = Running(folder, *words)
+    run = Running(folder, *words, before=before)
     try:
         yield run
     finally:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from hurting_processes import ENDS, WORDS
 from running import running
@@ -100,12 +103,39 @@ def test_a_learner_without_a_checkpoint_goes_on_from_the_weights_on_its_board(
     assert f"it is started anew from the weights that it published after {made} updates: " in log
 
 
+def test_a_worker_that_finds_no_room_to_start_is_tried_again(tmp_path: Path):
+    """A /dev/shm of 64 MB is full for some seconds, in which a worker dies: a failed start each, and no traceback."""
+    if os.geteuid() or shutil.which("unshare") is None:
+        pytest.skip("only root may mount")
+    mount = ["unshare", "--mount", "bash", "-c", 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"', "bash"]
+    with running(tmp_path, "env.id=Found/Slow-v0", "budget_frames=1_000_000", before=mount) as run:
+        run.until(lambda: run.collected() > 200)
+        shared = Path(f"/proc/{run.process.pid}/root/dev/shm")
+        output = run.run_dir / "output" / "collector_0.txt"
+        (worker,) = [pid for pid in run.children().values() if output in open_files(pid)]
+        filler = shared / "filler"
+        with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4_096))
+        os.kill(worker, signal.SIGKILL)
+        run.until(lambda: "could not be started: [Errno 28] No space left on device; it is tried again" in run.events())
+        filler.unlink()
+        frames = run.collected()
+        run.until(lambda: run.collected() > frames + 300)
+        run.process.send_signal(signal.SIGTERM)
+        assert run.ended() == 143 and "Traceback" not in run.said
+
+
 def test_a_killed_learner_leaves_no_words_of_pythons_own(tmp_path: Path):
-    """Its semaphores are removed without "resource_tracker: There appear to be 3 leaked semaphore objects"."""
+    """Its semaphores are removed without "resource_tracker: There appear to be 3 leaked semaphore objects".
+
+    Nor does a trace that no disk takes.
+    """
     words = ["env.id=Counting", "env.backend=counting_agents", "env.kwargs.num_agents=2", "agents.learner=process"]
-    words += ["env.kwargs.step_seconds=0.002", "budget_frames=1_000_000"]
+    words += ["telemetry.trace=true", "env.kwargs.step_seconds=0.002", "budget_frames=1_000_000"]
     with running(tmp_path, *words) as run:
         run.until(lambda: any(row.get("updates") for row in run.metrics()))
+        (run.run_dir / "trace").touch()  # a disk that takes no part of the trace
         output = run.run_dir / "output" / "learner_1.txt"
         (learner,) = [pid for pid in run.children().values() if pid and output in open_files(pid)]
         os.kill(learner, signal.SIGKILL)
@@ -113,6 +143,7 @@ def test_a_killed_learner_leaves_no_words_of_pythons_own(tmp_path: Path):
         run.process.send_signal(signal.SIGTERM)
         assert run.ended() == 143
         assert "resource_tracker" not in run.said and "Traceback" not in run.said
+        assert "the trace could not be written" in run.events()
 
 
 def open_files(pid: int) -> set[Path]:

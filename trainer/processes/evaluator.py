@@ -35,7 +35,7 @@ from trainer.checkpoint import whole, write_aside
 from trainer.config import Config
 from trainer.opponents import opponents_of_evaluation
 from trainer.pulse import signs_of
-from trainer.trace import all_of, open_trace
+from trainer.trace import all_of, open_trace, save_or_say
 
 PARTS = ("returns", "lengths", "predicted", "discounted")  # of `Episodes`
 
@@ -357,7 +357,7 @@ def run(
         with closing(judge):
             trace.follow(judge, "evaluate", "evaluate", judge.agents)
             while (evaluation := judge.evaluate(weights, *pipe.recv())) is not None:
-                trace.save()  # now, for this process may be ended from without
+                save_or_say(trace)  # now, for this process may be ended from without
                 pipe.send(evaluation)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the main process closed its end
