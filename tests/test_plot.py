@@ -34,7 +34,8 @@ def lines_of(axes):
 
 
 def column(real_rows, x, y):
-    known = [row for row in real_rows if row.get(y) is not None]
+    """The figures of the rows of the kind that y belongs to."""
+    known = [row for row in rows.of_kind(real_rows, rows.kind({y: 0})) if row.get(y) is not None]
     return [float(row[x]) for row in known], [float(row[y]) for row in known]
 
 
@@ -91,7 +92,7 @@ def test_an_evaluation_that_comes_late_leaves_nothing_out(copy_of, real_rows):
 def test_what_a_resumed_run_went_through_again_is_taken_from_its_later_attempt(copy_of, real_rows):
     middle = [row["frames"] for row in real_rows if "updates" in row][3]
     again = [row for row in real_rows if row["frames"] >= middle]
-    assert "updates" in again[0] and len(again) < len(real_rows)
+    assert rows.kind(again[0]) == "training" and len(again) < len(real_rows)
     found, _ = rows.read(copy_of([*real_rows, *again], end='{"frames": 3'))
     assert found == [*[row for row in real_rows if row["frames"] <= middle], *again]
 

@@ -56,7 +56,7 @@ def final_evaluation(system: System, summary: dict[str, Any], seconds: float) ->
     """
     config, loggers = system.config, system.loggers
     played: dict[str, list[Episodes]] = {}
-    row: Row = {key: summary[key] for key in ("frames", "updates", "wall_s")}
+    row: Row = dict(system.last_row)  # so that a run's last row says how it ended, all of it
 
     def take(found: tuple[str, int, list[Episodes], bool]) -> None:
         name, frames, episodes, ended = found

@@ -279,8 +279,12 @@ HEAD = """\
 
 Rows stand in `metrics.jsonl` and `metrics.csv`, and go to W&B and TensorBoard over `frames`. A row of training comes
 each `logger.every_seconds`; one of an evaluation when that has ended, with the frames and the time at which its weights
-were taken. What is not known is null, or an empty cell. With several agents the keys marked with * also stand under
-`<agent>/`, and the plain key is their mean, if nothing else is said.
+were taken. That of the final evaluation repeats the last figures of training. What is not known is null, or an empty
+cell. With several agents the keys marked with * also stand under `<agent>/`, and the plain key is their mean, if
+nothing else is said.
+
+Events (warnings, evaluations in words, deaths) stand in `log.txt`, a line each: time, role, agent, process id, text.
+The terminal shows the first line of each; W&B has rows only.
 """
 SECTIONS = {
     "In every row": EVERY_ROW, "Training": TRAINING, "Evaluation": EVALUATION, "Final evaluation": FINAL,

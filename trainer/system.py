@@ -124,6 +124,7 @@ class System:
     rollouts: list[collecting.Rollout] = field(default_factory=list)  # virtual workers of `sequential`
     evaluator: RemoteEvaluator | LocalEvaluator | None = None
     resumed: Resumed = field(default_factory=Resumed)
+    last_row: Row = field(default_factory=dict)  # of training, once that has ended
     checkpoint_s: float = math.nan  # that the last checkpoint took
     checkpoint_bytes: int = 0  # of the replay, that it wrote
     trace: Trace | NoTrace = field(default_factory=NoTrace)  # of this process

@@ -323,6 +323,7 @@ def _last_figures(system: System) -> dict[str, Any]:
     except NotFinite:  # which is what the run ends with
         row = system.row(failed=True)
     system.loggers.write(row)
+    system.last_row = row
     frames, updates = int(row["frames"]), int(row["updates"])
     return {
         "frames": frames, "updates": updates, "wall_s": wall_s, "frames_per_s": frames / wall_s,

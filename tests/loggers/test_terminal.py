@@ -16,6 +16,7 @@ from trainer.loggers import Loggers
 from trainer.loggers.sink import Event
 from trainer.loggers.terminal import TerminalSink
 from trainer.loggers.text import open_text
+from trainer.rows import of_kind
 
 NOON = datetime(2025, 1, 2, 12, 0, 0)
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -62,7 +63,7 @@ def read_all(master):
 @pytest.fixture
 def training(real_rows):
     """A run's rows of training."""
-    return [row for row in real_rows if "updates" in row]
+    return of_kind(real_rows, "training")
 
 
 def test_plain_lines_come_every_five_seconds_and_events_at_once(run, training):

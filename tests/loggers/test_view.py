@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from trainer.loggers.view import History, Newest, closing_lines, duration, panel, plain_line, sparkline
+from trainer.rows import of_kind
 
 
 def newest(rows):
@@ -56,7 +57,7 @@ def test_panel_says_everything_in_80_columns(run, real_rows):
 
 def test_an_evaluation_does_not_turn_the_progress_back(run, real_rows):
     late = [row for row in real_rows if "eval_s" in row]
-    training = [row for row in real_rows if "updates" in row]
+    training = of_kind(real_rows, "training")
     assert late[0]["frames"] < training[-1]["frames"]
     text = rendered([*training, late[0]], run)
     assert f"{training[-1]['frames']:,} of 50,000 frames" in text[1] and "running " in text[4]
@@ -72,7 +73,7 @@ def test_what_is_not_known_yet_is_a_dash(run, real_rows):
 
 
 def test_progress_stops_at_the_budget(run, real_rows):
-    text = "\n".join(rendered([last(real_rows, "updates") | {"frames": 51_000}], run))
+    text = "\n".join(rendered([of_kind(real_rows, "training")[-1] | {"frames": 51_000}], run))
     assert "100 %, 51,000 of 50,000 frames" in text
 
 
