@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from envs import EnvSpec, against_opponents
+from envs import EnvSpec
 from trainer.agents import numel, streams_of, wants_values
 from trainer.boards import agent_fields, bytes_of, weights_fields
 from trainer.config import Config
@@ -38,7 +38,7 @@ def needs_of(config: Config, world: Sequence[tuple[str, EnvSpec]]) -> Needs:
     shared += weights  # that the evaluator reads
     if config.schedule.name == "shared_gradient":  # on a device, a gradient of each local agent lies there instead
         shared += max(SHARED_AGENT, copies + 2) * weights
-    if against_opponents(config.env):
+    if world[0][1].against_opponents:
         slots = config.opponents.pool_size + len(config.opponents.checkpoint_paths)
         shared += slots * weights
         kept += slots * weights
