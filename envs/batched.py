@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from envs import masks
 from envs.closing import close_all
-from envs.faults import Unfit, is_its_own, warn, words_of
+from envs.faults import Unfit, is_its_own, is_looked_at, warn, words_of
 from envs.spaces import Field
 from envs.spec import EnvError, EnvSpec
 from envs.state import set_state, state_of
-from envs.vector import CLOSELY, Observation, Step
+from envs.vector import Observation, Step
 from envs.writing import allocate, batch_writer, fault_of_batch, outside
 
 
@@ -140,7 +140,7 @@ class BatchedVector:
             found = fault_of_batch(self._fields, observation, self.num_envs)
             fault = error if found is None else Unfit(f"of sub-environment {found[0]}, {found[1]}")
             raise self._failure("step", fault) from error
-        if self._vector_step <= CLOSELY or self._vector_step % CLOSELY == 0:
+        if is_looked_at(self._vector_step):
             self._look_closely(info)
 
     def _read_mask(self, out: NDArray[np.bool_], info: dict[str, Any]) -> None:

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from envs import life, masks
 from envs.closing import close_all
-from envs.faults import ALONE, Unfit, is_its_own, of_rewards, one_line, pair_of, warn, words_of
+from envs.faults import ALONE, Unfit, is_its_own, is_looked_at, of_rewards, one_line, pair_of, warn, words_of
 from envs.modules import import_modules
 from envs.spaces import Field, action_count, fields_of, mask_field
 from envs.spec import EnvError, EnvSpec
-from envs.vector import CLOSELY
 from envs.world import Observation, Step
 from envs.writing import allocate, fault_of, outside, row_writer
 
@@ -141,7 +140,7 @@ class PettingZooVector:
         self._over[i] = False
 
     def _observe(self) -> list[Observation]:
-        closely = self._vector_step <= CLOSELY or self._vector_step % CLOSELY == 0
+        closely = is_looked_at(self._vector_step)
         for seat in self._seats:
             try:
                 seat.write()

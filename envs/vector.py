@@ -22,13 +22,11 @@ from numpy.typing import NDArray
 
 from envs import life, masks
 from envs.closing import close_all
-from envs.faults import ALONE, Unfit, fault_of_step, is_its_own, pair_of, warn, words_of
+from envs.faults import ALONE, Unfit, fault_of_step, is_its_own, is_looked_at, pair_of, warn, words_of
 from envs.spaces import Field
 from envs.spec import EnvError, EnvSpec
 from envs.state import generator_state, set_state, state_of
 from envs.writing import allocate, fault_of, outside, row_writer
-
-CLOSELY = 64  # first vector steps, in which all is looked at that an environment gives, and afterwards each such
 
 Observation = dict[str, NDArray[Any]]
 Step = tuple[Observation, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]
@@ -169,10 +167,10 @@ class SyncVector:
             index = int(np.flatnonzero(~np.isfinite(reward))[0])
             words = f"its reward is {reward[index]}, which is no finite number of float32"
             raise self._failure(index, "step", words) from Unfit(words)
-        closely = self._vector_step <= CLOSELY or self._vector_step % CLOSELY == 0
+        closely = is_looked_at(self._vector_step)
         if closely and result is not None and (fault := fault_of_step(result)) is not None:
             raise self._failure(index, "step", fault) from Unfit(fault)
-        self._write_observation()
+        self._write_observation(closely)
         if self._clip:
             np.sign(reward, out=self._reward)
         return self._observation, self._reward, terminated, truncated
@@ -259,7 +257,7 @@ class SyncVector:
         self._started[index] = self._vector_step
         self._over[index] = self._terminated[index] = self._truncated[index] = False
 
-    def _write_observation(self) -> None:
+    def _write_observation(self, closely: bool = True) -> None:
         if self._mask is not None:
             np.copyto(self._mask_before, self._mask)
         try:
@@ -269,7 +267,6 @@ class SyncVector:
             faults = [(index, fault_of(self._fields, row)) for index, row in enumerate(self._rows)]
             index, fault = next(((i, f) for i, f in faults if f is not None), (0, words_of(error)))
             raise self._failure(index, "step", fault) from error
-        closely = self._vector_step <= CLOSELY or self._vector_step % CLOSELY == 0
         if self._mask is not None:
             if not self._mask_field:
                 self._read_masks(self._mask, closely)

@@ -179,7 +179,7 @@ def _why(field: Field, number: Any) -> str:
     return "which uint8, as its space declares it, cannot hold: correct the space, as to float32, or what is shown"
 
 
-def _check(field: Field, out: NDArray[Any]) -> Callable[[], bool]:
+def _check(field: Field, out: NDArray[Any]) -> Callable[[], Any]:
     """A function that says whether all that was written into ``out`` is sound; False: look at each row.
 
     It subtracts a discrete leaf's start. A pass over what was just written costs 0.5 us for 16 x 4 floats.
@@ -194,7 +194,7 @@ def _check(field: Field, out: NDArray[Any]) -> Callable[[], bool]:
         flat = out.reshape(-1)
         limit = float(EXACT) ** 2 if _is_whole(field) else np.inf
         # Infinite or NaN as soon as one number is; also where a large one's square is, and then each is looked at.
-        return lambda: bool(flat.dot(flat) < limit)
+        return lambda: flat.dot(flat) < limit
     if leaf.dtype == "bool" and not _is_mask(field) and field.space.dtype != np.bool_:
         raw = out.view(np.uint8)
 
