@@ -23,9 +23,9 @@ LAYERS = [
     {"shared_device"},
     {"diagnostics", "stacking", "shared", "needs", "matches", "opponents"},
     {"agents", "priorities", "learning", "replay_copy", "pool", "child"},
-    {"algorithms", "acting", "replay", "recording", "checkpoint", "telemetry", "trace"},
+    {"algorithms", "acting", "pulse", "replay", "recording", "checkpoint", "telemetry", "trace"},
     {"networks", "metrics", "loggers", "boards", "limiter", "plot", "resources", "run_folder", "compose", "timeline"}
-    | {"signals", "errors", "pulse", "determinism", "seeds", "silence", "scripting", "league_picture", "human"}
+    | {"signals", "errors", "determinism", "seeds", "silence", "scripting", "league_picture", "human"}
     | {"programs", "output"},
     {"validation", "arguments", "scratch", "rows", "pictures", "video"},
     {"plausibility"},

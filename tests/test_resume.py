@@ -194,7 +194,9 @@ def test_asynchronous_run_goes_on_without_a_burst(stopped: Config) -> None:
     assert updates == (frames - 200) // 4  # as if it had never been stopped
     after = rows_of(folder)[len(rows) :]
     assert after[0]["frames"] >= before["frames"] and after[0]["wall_s"] > rows[-1]["wall_s"]
-    for row in (own for own in after if "updates" in own):  # at no moment more updates, or frames, than the limiter allows
+    for row in (
+        own for own in after if "updates" in own
+    ):  # at no moment more updates, or frames, than the limiter allows
         assert row["updates"] <= (row["frames"] - 200) // 4
         assert row["frames"] <= 200 + 4 * (row["updates"] + 1) + 64 + 8
     assert after[0]["episodes"] >= rows[-1]["episodes"]

@@ -27,12 +27,14 @@ from trainer.config import Config, first_line
 from trainer.errors import RunFailed, exit_words, one_too_many
 from trainer.learners import SHUTDOWN_S
 from trainer.loggers import Loggers
+from trainer.metrics import EverySeconds
 from trainer.processes.collector import CollectorPlan, StreamCollector, first_seed, make_environment
 from trainer.replay import close_episodes
 from trainer.signals import STOPPING
 from trainer.silence import Silence
 
 POLL_S = 2e-3  # between two looks at workers that start
+SAY_EVERY_S = 1.0  # between two words of how far they are
 NAMED_S = 3.0  # until the exit code of a worker that failed to start is known
 AGAIN_S = 2.0  # until a worker is tried again for which there was no room
 CLOSE_S = 30.0  # that workers may take to close their environments, as long as each one that is closed shows life
@@ -83,9 +85,14 @@ class CollectorWorkers:
         Raises:
             RunFailed: one of them died or hung on its way; an environment that cannot be made is not tried again.
         """
-        start = self._begin(list(range(len(self.plans))))
+        start, began, said = self._begin(list(range(len(self.plans)))), time.monotonic(), EverySeconds(SAY_EVERY_S)
         while start.thread.is_alive():
             time.sleep(POLL_S)
+            if said.crossed():
+                making, seconds = int((self.board.pid > 0).sum()), time.monotonic() - began
+                self._loggers.progress(
+                    f"starting workers: {making} of {len(self.plans)} make their environments, {seconds:.0f} s"
+                )
             silent = [worker for worker in range(len(self.plans)) if self._silent(worker)]
             if silent:
                 raise RunFailed(

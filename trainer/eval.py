@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "env_id": config.env.id,
         "policy": options.policy,
         "episodes": len(played[0].returns),
+        "cut_episodes": played[0].cut,
         "eval_return_mean": float(np.mean(returns)),
         "eval_return_std": float(np.std(returns)),
         "eval_return_min": min(returns),

@@ -19,7 +19,7 @@ from trainer.config import Config
 from trainer.errors import RunFailed, exit_words, one_too_many
 from trainer.loggers import Loggers
 from trainer.processes.evaluator import Evaluation, Judge
-from trainer.pulse import Pulse, new_pulse
+from trainer.pulse import Pulse
 from trainer.trace import open_trace, save_or_say
 
 CLOSE_S = 5.0  # that the environments may take to be closed
@@ -58,9 +58,8 @@ class RemoteEvaluator:
 
     def _begin(self) -> None:
         self._pipe, theirs = Pipe()
-        memory = new_pulse()
-        self._pulse = Pulse(memory)
-        self._process = self._start(memory, theirs)
+        self._pulse = Pulse(self._config.faults.hang_seconds)
+        self._process = self._start(self._pulse.memory, theirs)
         theirs.close()
 
     @property
@@ -78,7 +77,7 @@ class RemoteEvaluator:
             return
         self._weights.copy_(self._flat())
         self._busy, self._wanted = True, False
-        self._pulse.excuse()
+        self._pulse.expect()
         try:
             self._pipe.send((self._frames(), time.monotonic()))  # of now: it may have been asked for long ago
         except OSError:  # the process died
@@ -110,21 +109,21 @@ class RemoteEvaluator:
         Raises:
             RunFailed: it failed more often than ``faults.max_failures`` allows.
         """
-        silent_s = self._pulse.silent_s()
+        hung = self._pulse.hung()
         if self._process.exitcode is not None:
             if not self._pipe.poll():  # else poll() tells what is left in the pipe
                 self._fail("")
-        elif self._busy and silent_s > self._config.faults.hang_seconds and not self._pipe.poll():
-            self._fail("", hung_s=silent_s)
+        elif self._busy and hung and not self._pipe.poll():
+            self._fail("", hung=True)
 
-    def _fail(self, error: str, hung_s: float | None = None) -> None:
-        if hung_s is None:
+    def _fail(self, error: str, hung: bool = False) -> None:
+        if not hung:
             self._process.join(EXIT_CODE_S)  # its exit code comes a little later than the end of its pipe
         code = self._process.exitcode
         traceback, cause = split_error(error)
         why = f"died: {cause or ('it closed its pipe' if code is None else f'it was ended by {exit_words(code)}')}"
-        if hung_s is not None:
-            why = f"showed no sign of life for {hung_s:.0f} s and was ended"
+        if hung:
+            why = f"showed no sign of life for {self._pulse.silence.silent_s:.0f} s and was ended"
         what = f"{min(self._config.evaluator.num_envs, self._config.evaluator.episodes)} x {self._config.env.id}"
         text = f"the evaluator (pid {self._process.pid}, {what}) {why}"
         self._kill()

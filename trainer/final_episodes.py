@@ -47,9 +47,10 @@ def play(
     best = checkpoint.load(path)
     crew, seed = evaluating.Players(agents), seeds.of_final_evaluation(config.seed, config.evaluator.num_envs)
     with closing(evaluating.world_of(config, min(config.evaluator.num_envs, count))) as world:
+        same = best["frames"] == last["frames"]
         # The best one has what the last one leaves of the time, which is half of it at least.
-        for name, kept, until in (("last", last, (time.monotonic() + end) / 2), ("best", best, end)):
-            if name == "last" or best["frames"] != last["frames"]:
+        for name, kept, until in (("last", last, end if same else (time.monotonic() + end) / 2), ("best", best, end)):
+            if name == "last" or not same:
                 crew.load(kept["weights"])
                 watch = _watch(name, kept["frames"], count, until, tell)
                 played = evaluating.evaluate(crew, world, count, seed, watch=watch)

@@ -1,4 +1,4 @@
-"""Signs of life of a child process, and how long there has been none."""
+"""The pulse of a child that answers through a pipe: signs of life, and whether it is to end, in shared memory."""
 
 from __future__ import annotations
 
@@ -8,13 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-START_S = 60.0  # beyond the time after which it is taken for hung, that a process may take to its first sign of life
-LOOK_S = 1.0  # silence between two looks counts for no more: whoever looks may have slept, and all others with it
-
-
-def new_pulse() -> Tensor:
-    """float64 [2] in shared memory: ``time.monotonic()`` of the last sign of life, and 1 once the process is to end."""
-    return torch.zeros(2, dtype=torch.float64).share_memory_()
+from trainer.boards import START_S
+from trainer.silence import Silence
 
 
 def signs_of(memory: Tensor) -> tuple[Callable[[], None], Callable[[], bool]]:
@@ -28,31 +23,27 @@ def signs_of(memory: Tensor) -> tuple[Callable[[], None], Callable[[], bool]]:
 
 
 class Pulse:
-    """How long a process has shown no sign of life, as the one that watches it counts.
+    """The same for the one that watches it; made before the process is started.
 
     Args:
-        memory: of :func:`new_pulse`; :meth:`close` asks its process to end.
+        limit_s: of silence after which it is taken for hung; it may take `START_S` besides to its first sign of life.
+
+    Attributes:
+        memory: float64 [2], ``time.monotonic()`` of the last sign of life, and 1 once the process is to end.
+        silence: as `Silence` counts it.
     """
 
-    def __init__(self, memory: Tensor) -> None:
-        self.memory = memory
-        self._last = float(memory[0])
-        self._looked = time.monotonic()
-        self._silent = -START_S
+    def __init__(self, limit_s: float) -> None:
+        self.memory = torch.tensor([time.monotonic() + START_S, 0.0], dtype=torch.float64).share_memory_()
+        self.silence = Silence(limit_s)
 
-    def silent_s(self) -> float:
-        """Seconds without a sign of life, of the time in which somebody looked; below 0 before the first one."""
-        now, last = time.monotonic(), float(self.memory[0])
-        if last != self._last:
-            self._last, self._silent = last, 0.0
-        else:
-            self._silent += min(now - self._looked, LOOK_S)
-        self._looked = now
-        return self._silent
+    def hung(self) -> bool:
+        """Whether it has shown no sign of life for too long."""
+        return self.silence.too_long(float(self.memory[0]))
 
-    def excuse(self) -> None:
-        """Begin anew: until now nothing was expected of it."""
-        self._silent, self._looked = min(self._silent, 0.0), time.monotonic()
+    def expect(self) -> None:
+        """Something is asked of it now: its silence begins here."""
+        self.memory[0] = max(time.monotonic(), float(self.memory[0]))
 
     def close(self) -> None:
         """Ask the process to end."""

@@ -147,7 +147,7 @@ def _workers_can_go_on(system: System, run: dict[str, Any]) -> bool:
     work = partial(can_go_on, system.config, plans, system.run_dir, run["frames"])
     try:
         problem = beside(
-            system.config, Task("look at where the workers stood", "describe", work, system.loggers.progress)
+            system.config, Task("look at where the workers stood", "resume", work, system.loggers.progress)
         )
     except TaskFailed as error:
         problem = str(error)

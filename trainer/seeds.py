@@ -29,7 +29,17 @@ SEEDS_PER_START = 10_000  # more than a run has sub-environments
 MAX_STARTS = 50  # so many fit before the seeds of evaluations; then they come again
 EVALUATIONS, LEAGUE = 500_000, 700_000
 AGENT_SEEDS = 7_919  # between the seeds of two agents
-ROLES = ("main", "collector", "learner", "agent", "evaluator", "league", "play", "describe")  # new ones behind them
+ROLES = (
+    "main",
+    "collector",
+    "learner",
+    "agent",
+    "evaluator",
+    "league",
+    "play",
+    "describe",
+    "resume",
+)  # new ones behind them
 
 
 def first_of_run(seed: int) -> int:

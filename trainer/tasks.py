@@ -18,7 +18,7 @@ from trainer.boards import error_text, split_error
 from trainer.config import FaultsConfig
 from trainer.errors import exit_words, one_too_many
 from trainer.processes.task import Work
-from trainer.pulse import Pulse, new_pulse
+from trainer.pulse import Pulse
 
 POLL_S = 0.05  # between two looks at a process that says nothing
 QUIET_S = 1.0  # until there is a word of how far it is
@@ -131,7 +131,7 @@ def _ears(task: Task) -> tuple[Callable[[str, Any], None], Callable[[], None]]:
 
 def _beside(task: Task, start: Start, hang_s: float) -> Any:
     pipe, theirs = Pipe()
-    pulse, (hear, look) = Pulse(new_pulse()), _ears(task)
+    pulse, (hear, look) = Pulse(hang_s), _ears(task)
     process = start(task, pulse.memory, theirs)
     theirs.close()
 
@@ -141,7 +141,7 @@ def _beside(task: Task, start: Start, hang_s: float) -> Any:
     try:
         while True:
             look()
-            silent_s = pulse.silent_s()
+            hung = pulse.hung()
             if pipe.poll(POLL_S):
                 try:
                     kind, value = pipe.recv()
@@ -156,8 +156,8 @@ def _beside(task: Task, start: Start, hang_s: float) -> Any:
                 hear(*value)
             elif process.exitcode is not None:  # and something that it has started holds the pipe open
                 raise failed(f"died: {_end_of(process)}")
-            elif silent_s > hang_s:
-                raise failed(f"showed no sign of life for {silent_s:.0f} s and was ended")
+            elif hung:
+                raise failed(f"showed no sign of life for {pulse.silence.silent_s:.0f} s and was ended")
     finally:
         pipe.close()
         process.kill()

@@ -23,7 +23,7 @@ from trainer.boards import split_error
 from trainer.config import AlgorithmConfig, Config, EnvConfig, EvaluatorConfig
 from trainer.processes import evaluator
 from trainer.processes.evaluator import Evaluation, Players, evaluate
-from trainer.pulse import new_pulse
+from trainer.pulse import Pulse
 from trainer.system import use_fork_server
 
 LONGEST = 7
@@ -113,7 +113,7 @@ def remote(tmp_path: Path) -> Iterator[Callable[[Config], tuple[Any, Connection,
 
     def start(config: Config) -> tuple[Any, Connection, torch.Tensor]:
         spec = envs.describe(config.env)
-        weights, pulse = Players([(config, spec)]).flat.share_memory_(), new_pulse()
+        weights, pulse = Players([(config, spec)]).flat.share_memory_(), Pulse(60.0).memory
         pipe, theirs = context.Pipe()
         process = context.Process(
             target=evaluator.run, args=(config, [(config, spec)], tmp_path, weights, pulse, theirs), daemon=True
