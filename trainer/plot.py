@@ -109,7 +109,7 @@ def _draw_returns(axes: Axes, rows: Sequence[Row], evaluated: str, trained: str,
         axes.plot([], [], color=trained, label=name)
     final = {policy: series(of_kind(rows, "final"), *_final_keys(policy)) for policy in FINAL}
     for policy, (x, mean, std, episodes) in final.items():
-        if not len(x) or (policy == "last" and x[-1:] == final["best"][0][-1:]):
+        if not len(x) or (policy == "last" and np.array_equal(x[-1:], final["best"][0][-1:])):
             continue
         axes.errorbar(  # of a run that has ended several times the newest
             x[-1:], mean[-1:], spread(std[-1:]), color=evaluated if name else FINAL[policy],

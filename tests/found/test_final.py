@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 from tests.found.conftest import QUICK, command, environment
+from trainer import plot
 
 MODULE = "env.import_modules=[hurting_evals]"
 
@@ -138,3 +139,10 @@ def test_a_league_that_takes_too_long_is_ended_with_a_warning(run):
     assert ended.code == 0, ended.said
     assert "warning: the league stopped after 2 s with " in ended.out, ended.said
     assert ended.summary["league_games"] > 0 and "random" in ended.summary["elo"]
+
+
+def test_a_run_that_is_stopped_between_its_final_policies_has_a_curve(tmp_path):
+    row = {"frames": 600, "wall_s": 1.0, "final_last_return_mean": 5.0, "final_last_return_std": 0.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({**row, "final_last_episodes": 2, "final_last_cut_episodes": 0}))
+    plot.curve(tmp_path)
+    assert (tmp_path / "curve.png").exists()
