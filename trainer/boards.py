@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -136,6 +136,15 @@ class ControlBoard:
     def lives(self, worker: int) -> None:
         """A sign of life of a worker."""
         self.heartbeat[worker] = time.monotonic()
+
+    def watcher(self, worker: int) -> Callable[[], None]:
+        """The same as :meth:`lives`, for a hot loop: a third of its cost."""
+        words, now = memoryview(self.heartbeat), time.monotonic  # type: ignore[arg-type]
+
+        def beat() -> None:
+            words[worker] = now()
+
+        return beat
 
     def starts(self, worker: int) -> None:
         """The same of one that is not yet up, which may take long without another one."""

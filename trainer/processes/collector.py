@@ -430,7 +430,7 @@ class StreamCollector(Collector):
                 rows = [worker_rows(agent.storage, agent.streams, plan.worker) for agent in plan.agents]
                 others = [getattr(self, model_id(agent)) for agent in plan.agents[1:]]
                 self._rollout = Rollout(plan, board, rows, self.env.world, [self.policy, *others])
-            life.tell(partial(board.lives, plan.worker))
+            life.tell(board.watcher(plan.worker))
             if plan.config.schedule.name == "async":
                 self._rollout.run()
             else:
