@@ -253,7 +253,7 @@ def command(folder: Path, *words: str) -> list[str]:
         "algorithm.hidden_sizes=[16]", "collector.num_workers=1", "collector.envs_per_worker=8", "budget_frames=20_000",
         "learner.warmup_frames=200", "learner.batch_size=32", "learner.device=cpu", "replay.capacity_frames=4000",
         "logger.every_seconds=0.1", "logger.terminal=none", "evaluator.every_frames=0", "evaluator.final_episodes=2",
-        "env.kwargs.step_seconds=0.0005", f"run_dir={folder}", *words,
+        "env.kwargs.step_seconds=0.0005", "collector.epsilon_decay_frames=1000", f"run_dir={folder}", *words,
     ]  # fmt: skip
 
 

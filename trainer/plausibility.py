@@ -8,7 +8,7 @@ from trainer.config import GAME_BACKENDS, Config, config_keys, resolve
 from trainer.consistency import CATEGORICAL, most_updates
 from trainer.fields import bounds_text, shown
 
-FEW_UPDATES, MANY_UPDATES = 100, 10**8
+FEW_UPDATES, MANY_UPDATES = 100, 10**9
 GATHERED = 10  # times the replay, at most
 SHORT_EPISODE = 10  # frames: where updates follow episodes, there are hardly more than these make
 FOLLOWS = 0.05  # share of the way to the online network that a target goes in a whole run, at least
