@@ -13,6 +13,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -139,7 +140,8 @@ class ControlBoard:
 
     def watcher(self, worker: int) -> Callable[[], None]:
         """The same as :meth:`lives`, for a hot loop: a third of its cost."""
-        words, now = memoryview(self.heartbeat), time.monotonic  # type: ignore[arg-type]
+        words: Any = memoryview(self.heartbeat)  # type: ignore[arg-type]
+        now = time.monotonic
 
         def beat() -> None:
             words[worker] = now()
