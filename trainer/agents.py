@@ -19,15 +19,8 @@ from torchrl.modules import QValueActor
 from envs import EnvSpec
 from trainer import seeds
 from trainer.algorithms import ALGORITHMS
-from trainer.boards import (
-    VERSIONS_KEPT,
-    AgentBoard,
-    WeightsBoard,
-    agent_fields,
-    ordered_leaves,
-    shared_blocks,
-    weights_fields,
-)
+from trainer.blocks import shared_blocks
+from trainer.boards import VERSIONS_KEPT, AgentBoard, WeightsBoard, agent_fields, ordered_leaves, weights_fields
 from trainer.config import Config, ConfigError
 from trainer.overrides import own_config
 from trainer.replay import StreamLayout, layout, open_storage

@@ -9,10 +9,8 @@ which Python does not offer; torn reads there are caught by the sequence check w
 
 from __future__ import annotations
 
-import math
 import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,6 +20,8 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.weight_update.weight_sync_schemes import WeightSyncScheme
 
+from trainer.blocks import Fields, shared_block, views_of
+
 EPISODES_KEPT = 1024  # finished episodes a worker keeps for the main process to read
 VERSIONS_KEPT = 4096  # published weights whose number of updates is known
 START_S = 60.0  # beyond the time after which it is taken for hung, that a process may take to start
@@ -29,43 +29,6 @@ ERROR_BYTES = 16_384  # of a worker's traceback
 
 # Commands in ControlBoard.command
 RUN, STOP = 0, 1
-
-
-Fields = dict[str, tuple[tuple[int, ...], torch.dtype]]  # name -> shape and dtype
-CACHE_LINE = 64  # bytes; fields begin on one of their own, so that writers of neighbours do not slow one another
-
-
-def shared_block(fields: Fields) -> Tensor:
-    """Zeroed shared memory for all of ``fields``, uint8 [bytes].
-
-    One block for all of them: a process is handed no more than 253 open files at its start, and each block is one.
-    """
-    return shared_blocks([fields])[0]
-
-
-def shared_blocks(each: Sequence[Fields]) -> list[Tensor]:
-    """The same for several boards, which stay one open file together: 162 agents have 324 of them."""
-    sizes = [bytes_of(fields) for fields in each]
-    return list(torch.zeros(sum(sizes), dtype=torch.uint8).share_memory_().split(sizes))
-
-
-def bytes_of(fields: Fields) -> int:
-    """Bytes of a board's block."""
-    return sum(_size(*field) for field in fields.values())
-
-
-def views_of(block: Tensor, fields: Fields) -> dict[str, Tensor]:
-    """The fields of a block, as tensors on its memory."""
-    views, offset = {}, 0
-    for name, (shape, dtype) in fields.items():
-        length = math.prod(shape) * dtype.itemsize
-        views[name] = block[offset : offset + length].view(dtype).view(shape)
-        offset += _size(shape, dtype)
-    return views
-
-
-def _size(shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    return -(-max(1, math.prod(shape) * dtype.itemsize) // CACHE_LINE) * CACHE_LINE
 
 
 def _view(board: object, tensors: dict[str, Tensor]) -> None:
@@ -140,7 +103,7 @@ class ControlBoard:
 
     def watcher(self, worker: int) -> Callable[[], None]:
         """The same as :meth:`lives`, for a hot loop: a third of its cost."""
-        words: Any = memoryview(self.heartbeat)  # type: ignore[arg-type]
+        words: Any = self.heartbeat.data
         now = time.monotonic
 
         def beat() -> None:
@@ -268,26 +231,6 @@ def agent_fields(num_workers: int, num_streams: int) -> Fields:
         "learner_heartbeat": ((1,), torch.float64),
         "learner_waited_s": ((1,), torch.float64),
     }
-
-
-def error_text(error: BaseException) -> str:
-    """A child's exception for the main process: its traceback, and as the last line its cause in one sentence.
-
-    Whatever a user's environment raises: also what is no `Exception`, has no text, or one that UTF-8 cannot hold.
-    """
-    try:
-        lines = str(error).strip().splitlines()
-    except Exception:
-        lines = ["it cannot say what"]
-    kind, text = type(error).__name__, lines[0] if lines else ""
-    cause = text if kind == "EnvError" else f"{kind}: {text}"  # an EnvError is a sentence already
-    return ("".join(traceback.format_exception(error)) + cause).encode(errors="backslashreplace").decode()
-
-
-def split_error(text: str) -> tuple[str, str]:
-    """Traceback and cause out of :func:`error_text`'s; empty when there is none."""
-    above, _, cause = text.strip().rpartition("\n")
-    return above, cause
 
 
 def ordered_leaves(weights: TensorDictBase) -> list[Tensor]:

@@ -17,6 +17,7 @@ from trainer.consistency import check_game
 from trainer.learners import LearnerProcess
 from trainer.loggers import Loggers
 from trainer.metrics import EverySeconds
+from trainer.parts import Shared
 from trainer.pool import open_pool
 from trainer.processes import learner as learning
 from trainer.processes import task as looking
@@ -24,7 +25,7 @@ from trainer.processes.learner import Agent, StackedAgents
 from trainer.shared import SharedAgent
 from trainer.shared_device import DeviceAgent
 from trainer.signals import StopSignals
-from trainer.system import Shared, System, beside, start_learner, start_local_agent
+from trainer.system import System, beside, start_learner, start_local_agent
 from trainer.tasks import Task, TaskFailed
 from trainer.telemetry import Telemetry
 from trainer.trace import open_trace, remove_parts

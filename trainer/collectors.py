@@ -22,9 +22,9 @@ from torchrl.data import TensorDictReplayBuffer
 
 from trainer import programs
 from trainer.agents import AgentPlan, make_policy, model_id, without_scheme
-from trainer.boards import START_S, ControlBoard, split_error
+from trainer.boards import START_S, ControlBoard
 from trainer.config import Config, first_line
-from trainer.errors import RunFailed, exit_words, one_too_many
+from trainer.errors import RunFailed, exit_words, one_too_many, split_error
 from trainer.learners import SHUTDOWN_S
 from trainer.loggers import Loggers
 from trainer.metrics import EverySeconds

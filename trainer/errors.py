@@ -73,3 +73,23 @@ def one_too_many(times: deque[float], faults: FaultsConfig) -> str | None:
         return None
     often = f" ({len(times)} failures within {faults.period_seconds:.0f} s, more than faults.max_failures="
     return f"{often}{faults.max_failures})" if len(times) > 1 else ""
+
+
+def error_text(error: BaseException) -> str:
+    """A child's exception for the main process: its traceback, and as the last line its cause in one sentence.
+
+    Whatever a user's environment raises: also what is no `Exception`, has no text, or one that UTF-8 cannot hold.
+    """
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:
+        lines = ["it cannot say what"]
+    kind, text = type(error).__name__, lines[0] if lines else ""
+    cause = text if kind == "EnvError" else f"{kind}: {text}"  # an EnvError is a sentence already
+    return ("".join(traceback.format_exception(error)) + cause).encode(errors="backslashreplace").decode()
+
+
+def split_error(text: str) -> tuple[str, str]:
+    """Traceback and cause out of :func:`error_text`'s; empty when there is none."""
+    above, _, cause = text.strip().rpartition("\n")
+    return above, cause

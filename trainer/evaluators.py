@@ -14,9 +14,8 @@ from torch import Tensor
 
 from envs import EnvSpec
 from trainer import programs, seeds
-from trainer.boards import split_error
 from trainer.config import Config
-from trainer.errors import RunFailed, exit_words, one_too_many
+from trainer.errors import RunFailed, exit_words, one_too_many, split_error
 from trainer.loggers import Loggers
 from trainer.processes.evaluator import Evaluation, Judge
 from trainer.pulse import Pulse

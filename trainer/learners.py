@@ -11,9 +11,8 @@ from multiprocessing.process import BaseProcess
 
 from trainer import programs
 from trainer.agents import AgentPlan, published_updates
-from trainer.boards import split_error
 from trainer.config import first_line
-from trainer.errors import RunFailed, exit_words, one_too_many
+from trainer.errors import RunFailed, exit_words, one_too_many, split_error
 from trainer.limiter import Limiter
 from trainer.loggers import Loggers
 from trainer.silence import Silence

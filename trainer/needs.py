@@ -8,7 +8,8 @@ import torch
 
 from envs import EnvSpec
 from trainer.agents import numel, streams_of, wants_values
-from trainer.boards import agent_fields, bytes_of, weights_fields
+from trainer.blocks import bytes_of
+from trainer.boards import agent_fields, weights_fields
 from trainer.config import Config
 from trainer.overrides import own_config
 from trainer.replay import row_bytes

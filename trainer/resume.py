@@ -16,12 +16,13 @@ from envs import EnvError
 from trainer import checkpoint
 from trainer.agents import AgentPlan, without_scheme
 from trainer.config import Config, ConfigError, first_line
+from trainer.parts import Resumed
 from trainer.processes.collector import episode_actions
 from trainer.processes.task import Tell
 from trainer.reading import ReadError
 from trainer.replay import close_episodes, worker_rows
 from trainer.replay_copy import ReplayCopy
-from trainer.system import Resumed, System, beside, snapshot_path
+from trainer.system import System, beside, snapshot_path
 from trainer.tasks import Task, TaskFailed
 
 OF_AGENT = ("frames", "frames_of_workers", "learner", "limiter", "sampler", "replay")

@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainer.boards import Fields, shared_block, views_of
+from trainer.blocks import Fields, shared_block, views_of
 from trainer.errors import RunFailed
 from trainer.learning import Learner
 from trainer.shared import APPLIED, COUNTS, STALENESS, adam_step, views

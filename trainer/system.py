@@ -32,9 +32,10 @@ from trainer.determinism import set_generator_states
 from trainer.errors import RunFailed
 from trainer.evaluators import LocalEvaluator, RemoteEvaluator
 from trainer.learners import LearnerProcess
-from trainer.learning import Learner, NotFinite, flat_weights
+from trainer.learning import NotFinite, flat_weights
 from trainer.loggers import Loggers
 from trainer.metrics import EverySeconds
+from trainer.parts import Resumed, Shared
 from trainer.pool import OpponentPool
 from trainer.processes import collector as collecting
 from trainer.processes import evaluator as evaluating
@@ -46,8 +47,6 @@ from trainer.reading import ReadError
 from trainer.replay import worker_rows
 from trainer.rows import Row, joined
 from trainer.server import ForkServer, ensure_running
-from trainer.shared import SharedAgent
-from trainer.shared_device import DeviceAgent
 from trainer.signals import StopSignals
 from trainer.tasks import Task, carry_out
 from trainer.telemetry import Telemetry
@@ -55,36 +54,6 @@ from trainer.trace import NoTrace, Trace, merge
 
 SUPERVISE_EVERY_S = 0.1
 OUTPUT_EVERY_S = 1.0
-
-
-@dataclass
-class Resumed:
-    """What a run takes over from the one that it goes on with.
-
-    Args:
-        starts: of each worker, how many processes it had.
-        exact: the workers go on in the middle of their episodes.
-        run: what the training loop had kept of itself.
-    """
-
-    starts: list[int] = field(default_factory=list)
-    exact: bool = False
-    run: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Shared:
-    """What the schedule ``shared_gradient`` has instead of learners and collectors of its own.
-
-    Args:
-        agent: weights and optimiser, in shared memory or on the device.
-        learner: of the same network, to look at the weights with.
-        controls: control board of each local agent.
-    """
-
-    agent: SharedAgent | DeviceAgent
-    learner: Learner
-    controls: list[ControlBoard]
 
 
 @dataclass

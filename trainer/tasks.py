@@ -14,9 +14,8 @@ from typing import Any
 from torch import Tensor
 
 from trainer import programs
-from trainer.boards import error_text, split_error
 from trainer.config import FaultsConfig
-from trainer.errors import exit_words, one_too_many
+from trainer.errors import error_text, exit_words, one_too_many, split_error
 from trainer.processes.task import Work
 from trainer.pulse import Pulse
 

@@ -19,8 +19,8 @@ import envs
 from envs.counting import episode_length, expected_reward
 from envs.world import Solo
 from trainer import checkpoint
-from trainer.boards import split_error
 from trainer.config import AlgorithmConfig, Config, EnvConfig, EvaluatorConfig
+from trainer.errors import split_error
 from trainer.processes import evaluator
 from trainer.processes.evaluator import Evaluation, Players, evaluate
 from trainer.pulse import Pulse

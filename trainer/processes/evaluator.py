@@ -30,9 +30,10 @@ from trainer import child, seeds
 from trainer.acting import FrameStacks, Policy, greedy_policy
 from trainer.agents import make_policy
 from trainer.algorithms.targets import unrescale
-from trainer.boards import error_text, flatten_parameters
+from trainer.boards import flatten_parameters
 from trainer.checkpoint import whole, write_aside
 from trainer.config import Config
+from trainer.errors import error_text
 from trainer.opponents import opponents_of_evaluation
 from trainer.pulse import signs_of
 from trainer.trace import all_of, open_trace, save_or_say

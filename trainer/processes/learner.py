@@ -26,9 +26,10 @@ from torch import Tensor
 from trainer import checkpoint, child
 from trainer.agents import AgentPlan, published, published_updates
 from trainer.algorithms import ALGORITHMS, Algorithm
-from trainer.boards import VERSIONS_KEPT, ControlBoard, error_text
+from trainer.boards import VERSIONS_KEPT, ControlBoard
 from trainer.determinism import be_deterministic
 from trainer.diagnostics import diagnose
+from trainer.errors import error_text
 from trainer.learning import Learner, feed, flat_weights, linear
 from trainer.limiter import NO_LIMIT, Limiter
 from trainer.priorities import PrioritizedStreamSampler

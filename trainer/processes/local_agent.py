@@ -25,7 +25,8 @@ import envs
 from envs import life
 from trainer import checkpoint, child, seeds
 from trainer.agents import make_policy
-from trainer.boards import AgentBoard, ControlBoard, error_text
+from trainer.boards import AgentBoard, ControlBoard
+from trainer.errors import error_text
 from trainer.processes.collector import CollectorPlan, Rollout, closed
 from trainer.processes.learner import IDLE_S, ROW_EVERY_S, Agent, follow, saved
 from trainer.replay import worker_rows

@@ -21,8 +21,8 @@ import envs
 from envs import EnvSpec, life
 from envs.selfplay import scripted
 from trainer import child
-from trainer.boards import error_text
 from trainer.config import Config
+from trainer.errors import error_text
 from trainer.pulse import signs_of
 
 Tell = Callable[[str, Any], None]  # (what it is, value); "" is a sign of life
