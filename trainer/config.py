@@ -37,7 +37,7 @@ class EnvConfig:
     screen_size: int = number(84, 8, 1_024, (36, 256))
     frame_stack: int = number(1, 1, 256, (1, 16))  # frames that the policy sees at once; stored once each
     vectorization: str = one_of("auto", "sync", "native")  # sync: in this process; native: its vector_entry_point
-    max_episode_steps: int | None = number(None, 1, 10**9)  # None keeps the environment's own limit
+    max_episode_steps: int | None = number(None, 1, 10**9, (1, 10**7))  # None keeps the environment's own limit
     mask_key: str = "action_mask"  # what the environment calls its mask of legal actions, in its observation or info
     clip_rewards: bool = False  # train on the sign of the reward; returns are reported unclipped
 

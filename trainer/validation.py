@@ -72,6 +72,8 @@ def check_values(config: Config) -> None:
     for key, item in config_keys().items():
         if "range" in item.metadata:
             _check_range(key, values[key], *item.metadata["range"])
+        if item.type in ("list[str]", "dict[str, str]"):  # OmegaConf lets lists of lists through
+            _check_words(key, values[key])
     for key, value in values.items():
         _check_texts(key, value)
     _check_names(values)
@@ -81,6 +83,12 @@ def _check_range(key: str, value: Any, low: float, high: float) -> None:
     for one in value if isinstance(value, list) else [value]:
         if one is not None and not low <= one <= high:  # NaN neither
             raise ConfigError(f"{key}={shown(value)} is out of range: it must be {bounds_text(low, high)}")
+
+
+def _check_words(key: str, value: list[Any] | dict[str, Any]) -> None:
+    for word in value.values() if isinstance(value, dict) else value:
+        if not isinstance(word, str):
+            raise ConfigError(f"{key}={shown(value)} does not fit: {shown(word)} is no word")
 
 
 def _check_names(values: dict[str, Any]) -> None:

@@ -96,6 +96,9 @@ def test_2_the_biggest_seed_trains(run: Any) -> None:
         (["env.kwargs.path=\udcff"], "is no text that UTF-8 can hold"),
         ([f"run_dir={'a' * 300}"], "a name in it has more than 255 bytes"),
         ([f"env.id={'a' * 201}"], "is too long: it may have 200 bytes"),
+        (["opponents.checkpoint_paths=[[1]]"], "opponents.checkpoint_paths=.* does not fit"),
+        (["agents.frozen=[[a]]"], "agents.frozen=.* does not fit"),
+        (["agents.start_from={a: [b]}"], "agents.start_from=.* does not fit"),
         (["algorithm.double=7"], "algorithm.double=7 does not fit"),
     ],
 )  # fmt: skip
