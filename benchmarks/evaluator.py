@@ -38,14 +38,19 @@ class Turns:
         from trainer.schedules import run_async
 
         self.system, self.every, self.loop = system, every, run_async(system)
-        self.evaluations = 0
-        self.busy_s = 0.0
+        self.seconds: list[float] = []  # of each evaluation
+
+    def take(self) -> None:
+        """An evaluation that has ended, if there is one."""
+        assert self.system.evaluator is not None
+        if (evaluation := self.system.evaluator.poll()) is not None:
+            self.seconds.append(evaluation.seconds)
 
     def drain(self) -> None:
         """Let the evaluation end that is under way."""
         while self.system.evaluator is not None and self.system.evaluator.busy:
             next(self.loop)
-            self.system.evaluator.poll()
+            self.take()
 
     def learn(self, seconds: float, evaluating: bool) -> tuple[float, float]:
         """Frames and updates per second over some seconds."""
@@ -60,9 +65,7 @@ class Turns:
             if system.total_frames() - asked >= self.every and not evaluator.busy:
                 asked = system.total_frames()
                 evaluator.request()
-            if (evaluation := evaluator.poll()) is not None:
-                self.evaluations += 1
-                self.busy_s += evaluation.seconds
+            self.take()
         spent = now - start
         rates = (system.total_frames() - frames) / spent, (system.agents[0].learner.updates - updates) / spent
         self.drain()
@@ -89,7 +92,7 @@ def measure(name: str, seconds: float, repeats: int, trained_frames: int) -> lis
         unit = ("frames", "updates")[i]
         detail = (
             f"{statistics.median(with_it):,.0f} {unit}/s with it, {statistics.median(without):,.0f} without; "
-            f"{turns.evaluations} evaluations, {100 * turns.busy_s / (seconds * repeats):.0f} % of the time"
+            f"{len(turns.seconds)} evaluations of {statistics.median(turns.seconds or [0.0]):.1f} s"
         )
         rows.append(Row(f"evaluator {name}, {who} keeps", parts.ratio(with_it, without), detail=detail))
     return rows
