@@ -67,7 +67,8 @@ NUMBERS: dict[str, tuple[float, float, float, float]] = {
     "evaluator.episodes": (1, 1, 1e5, 1e8), "evaluator.final_episodes": (1, 1, 1e5, 1e8),
     "evaluator.num_envs": (1, 1, 1e4, 1e6), "evaluator.nice": (0, 0, 19, 19),
     "evaluator.league_games": (0, 0, 1e4, 1e7),
-    "evaluator.stop_at_return": (-1e15, -1e15, 1e15, 1e15), "agents.hang_seconds": _SECONDS,
+    "evaluator.stop_at_return": (-1e15, -1e15, 1e15, 1e15), "evaluator.final_max_seconds": _SECONDS,
+    "evaluator.max_episode_steps": (1, 1, 1e9, 1e13), "agents.hang_seconds": _SECONDS,
     **{
         f"opponents.{kind}{end}": _WEIGHT
         for kind in ("random", "scripted", "latest", "snapshots", "checkpoints")
@@ -85,7 +86,8 @@ MAY_BE_NULL = {
     "env.max_episode_steps", "algorithm.target_tau", "collector.num_workers", "replay.scratch_dir",
     "learner.learning_rate_end", "learner.max_grad_norm", "schedule.frames_per_update", "schedule.episodes_per_update",
     "schedule.tolerance_frames", "schedule.frames_per_round", "schedule.episodes_per_round",
-    "schedule.updates_per_round", "evaluator.stop_at_return", "faults.worker_memory_mb", "logger.wandb_entity",
+    "schedule.updates_per_round", "evaluator.stop_at_return", "evaluator.final_max_seconds",
+    "evaluator.max_episode_steps", "faults.worker_memory_mb", "logger.wandb_entity",
     "logger.wandb_group", "run_dir", "resume", "opponents.start_from",
     *(f"opponents.{kind}_end" for kind in ("random", "scripted", "latest", "snapshots", "checkpoints")),
 }  # fmt: skip

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.fuzz import MAY_BE_NULL, NUMBERS
 from trainer.agents import plan_agents
 from trainer.compose import load
 from trainer.config import Config, ConfigError, config_keys, from_yaml, to_yaml
@@ -266,6 +267,12 @@ def test_fuzz_finds_nothing_on_the_loader() -> None:
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0 and " no " not in done.stdout, done.stdout + done.stderr
+
+
+def test_fuzz_has_an_opinion_of_every_number() -> None:
+    keys = config_keys()
+    assert set(NUMBERS) == {key for key, item in keys.items() if "range" in item.metadata}
+    assert MAY_BE_NULL == {key for key, item in keys.items() if "None" in item.type}
 
 
 def test_defaults_need_no_warning() -> None:
