@@ -21,6 +21,7 @@ PATHS = (
     "agents.start_from",
 )  # fmt: skip
 MOST_TEXT, MOST_ID, MOST_NAME = 2_000, 200, 255  # bytes of a text (paths have 4,095), an id, a folder's name (Linux)
+KINDS: dict[str, Any] = {"int": int, "float": int | float, "bool": bool, "str": str, "list": list, "dict": dict}
 DEVICE = re.compile(r"cuda:(0|[1-9][0-9]{0,2})")
 
 
@@ -70,6 +71,7 @@ def check_values(config: Config) -> None:
     """
     values = config_keys(config)
     for key, item in config_keys().items():
+        _check_kind(key, str(item.type), values[key])
         if "range" in item.metadata:
             _check_range(key, values[key], *item.metadata["range"])
         if item.type in ("list[str]", "dict[str, str]"):  # OmegaConf lets lists of lists through
@@ -77,6 +79,13 @@ def check_values(config: Config) -> None:
     for key, value in values.items():
         _check_texts(key, value)
     _check_names(values)
+
+
+def _check_kind(key: str, annotation: str, value: Any) -> None:
+    """What an interpolation gives may be of any kind, as ``agents.overrides=${seed}``."""
+    kind = KINDS[re.split(r"[\[ ]", annotation)[0]]
+    if not (isinstance(value, kind) or (value is None and annotation.endswith("| None"))):
+        raise ConfigError(f"{key}={shown(value)} does not fit: {key} takes {annotation}")
 
 
 def _check_range(key: str, value: Any, low: float, high: float) -> None:
