@@ -290,7 +290,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 def test_rounds_of_games_are_those_of_the_users_document() -> None:
-    """46 workers on 48 cores, 4 games each, and so 184 updates a round (../shared/seeds.md, L2 and L5)."""
+    """46 workers on 48 cores, 4 games each, and so 184 updates a round."""
     game = {"env.backend": "game", "schedule.name": "sync"}
     schedule = resolve(changed(Config(), game), cores=48).schedule
     assert (schedule.frames_per_round, schedule.episodes_per_round, schedule.updates_per_round) == (None, 4, 184)

@@ -124,7 +124,7 @@ class CollectorWorkers:
             start = self._starting.get(worker)
             if start is not None and not start.thread.is_alive():
                 del self._starting[worker]
-                torch.set_num_threads(self.config.learner.num_threads)  # TorchRL changed it (torchrl.md, trap 18)
+                torch.set_num_threads(self.config.learner.num_threads)  # TorchRL changed it
                 if start.error is not None and self._exitcode(worker) is None:
                     self._kill(worker)
                     self._replace(worker, f"could not be started: {first_line(start.error)}", "")
@@ -282,9 +282,7 @@ def collector_arguments(plans: list[CollectorPlan], board: ControlBoard) -> dict
     first = agents[0]
     policy_factory = partial(make_policy, first.config, first.spec)
     with torch.random.fork_rng(devices=[]):
-        policy = (
-            policy_factory()
-        )  # not the learner's: TorchRL moves what it gets into shared memory (torchrl.md, trap 5)
+        policy = policy_factory()  # not the learner's: TorchRL moves what it gets into shared memory
     buffer = TensorDictReplayBuffer(storage=first.storage, batch_size=first.config.learner.batch_size, shared=True)
     own = [dataclasses.replace(plan, agents=tuple(without_scheme(agent) for agent in agents)) for plan in plans]
     return {

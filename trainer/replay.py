@@ -116,7 +116,7 @@ def open_storage(spec: EnvSpec, streams: StreamLayout, folder: Path, with_values
     row = {name: torch.zeros(shape, dtype=getattr(torch, dtype)) for name, (shape, dtype) in columns.items()}
     try:
         manifest.add(*(folder / f"{name}.memmap" for name in columns), folder / "meta.json")
-        storage._init(TensorDict(row, []))  # fixes the columns before any worker exists (torchrl.md, trap 8)
+        storage._init(TensorDict(row, []))  # fixes the columns before any worker exists
         for column in storage._storage.values():
             with open(column.filename, "r+b") as file:
                 os.fchmod(file.fileno(), 0o600)

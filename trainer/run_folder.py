@@ -42,7 +42,7 @@ def opened(config: Config, command: list[str], here: Path | None = None) -> Iter
     """
     path = Path(config.run_dir).absolute() if config.run_dir else _default(config, here or Path.cwd())
     config = replace(config, run_dir=str(path))
-    if config.resume is None and (path / "config.yaml").exists():
+    if config.resume is None and (path / "config.yaml").exists() and not _never_began(path):
         raise ConfigError(
             f"run_dir={path} holds a run already: go on with it by {shlex.quote(f'resume={path}')}, choose another "
             "folder, or delete it"
@@ -114,6 +114,16 @@ def _refuse_others(path: Path) -> None:
                 raise ConfigError(
                     f"run_dir={path} holds {found.relative_to(path)} and no run: choose another folder, or an empty one"
                 )
+
+
+def _never_began(path: Path) -> bool:
+    """Whether a run was refused or failed as it started, so that the corrected command finds nothing worth keeping."""
+    try:
+        summary = read_json(path / "summary.json")
+    except ReadError:
+        return False
+    nothing = summary.get("status") == "failed" and summary.get("frames") == 0
+    return nothing and manifest.is_ours(path) and not any(path.rglob("*.pt"))
 
 
 def _is_open(number: int) -> bool:

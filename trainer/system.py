@@ -239,7 +239,7 @@ class System:
             self.collectors.start()
             for agent in self.agents:
                 agent.publish_ = partial(self.collectors.first.update_policy_weights_, model_id=model_id(agent.plan))
-        torch.set_num_threads(config.learner.num_threads)  # TorchRL changed it (torchrl.md, trap 18)
+        torch.set_num_threads(config.learner.num_threads)  # TorchRL changed it
         set_generator_states(self.resumed.run)  # recording the updates has drawn from them
 
     def collector_plans(self) -> list[collecting.CollectorPlan]:

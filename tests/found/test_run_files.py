@@ -41,6 +41,15 @@ def test_empty_folders_and_the_shells_own_output_are_no_hindrance(begin, tmp_pat
     assert code == 0, (folder / "out.txt").read_text()
 
 
+def test_a_run_that_was_refused_as_it_started_leaves_its_folder_to_the_corrected_command(run):
+    refused = run("env.id=Hurting/Plain-v0", "replay.capacity_frames=10_000_000_000")
+    assert refused.code == 2 and "does not fit" in refused.err, refused.said
+    assert (refused.run_dir / "config.yaml").exists() and refused.summary["status"] == "failed"
+    assert run("env.id=Hurting/Plain-v0").summary["status"] == "finished"
+    again = run("env.id=Hurting/Plain-v0")
+    assert again.code == 2 and "holds a run already" in again.err, again.said
+
+
 def test_a_run_that_goes_on_deletes_only_what_its_manifest_names(run, tmp_path):
     words = ["env.id=Hurting/Plain-v0", "checkpoint.keep_last=1"]
     assert run(*words).code == 0
