@@ -287,11 +287,25 @@ def test_replay_that_finds_no_room_is_refused(tmp_path: Path) -> None:
     assert re.match(r"error: a replay of .* does not fit: 999\.\d KiB are free there; lower replay", done.stderr)
 
 
-@pytest.mark.parametrize("disk", ["size=16k", "size=24k", "size=1m,nr_inodes=3"])
+def test_a_disk_without_a_place_for_the_runs_own_scratch_folder_is_refused(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    for inodes in (1, 2, 3):  # none for the folder, for its lock, for its manifest
+        words = command(tmp_path / f"run_{inodes}", f"replay.scratch_dir={scratch}")
+        done = in_mounts(f"mount -t tmpfs -o size=1m,nr_inodes={inodes} none {scratch}", words)
+        assert done.returncode == 2
+        sentence = (
+            f"error: the scratch folder {scratch} cannot be written (No space left on device): choose another one"
+        )
+        assert done.stderr == sentence + "\n"
+
+
+@pytest.mark.parametrize("disk", ["size=20k", "size=28k", "size=1m,nr_inodes=6"])
 def test_disk_with_less_room_than_it_says_is_refused(tmp_path: Path, disk: str) -> None:
     """400 rows are 12.1 KiB, but 7 columns take 28 KiB of whole pages; so it is when others fill a disk at that moment.
 
-    torch's error tells of 16 KiB, the system's of 24 KiB and of a disk without inodes.
+    The run's own folder takes a page and three inodes; torch's error tells of the 16 KiB behind it, the system's of
+    24 KiB and of a disk without inodes.
     """
     scratch = tmp_path / "scratch"
     scratch.mkdir()

@@ -92,6 +92,7 @@ def test_images_reach_the_convolutions_as_scaled_channels(axes, stack, channels_
 @pytest.mark.parametrize("side", [84, 20])
 def test_channels_last_gives_the_same_values_and_gradients(side):
     leaf = image((side, side), "hw", stack=4)
+    torch.manual_seed(0)  # where a unit stands at the kink of its activation, rounding decides about its gradient
     last, first = (made(spec(leaf), [32], flag) for flag in (True, False))
     last.load_state_dict(first.state_dict())
     assert last.encoders[0].convolutions[0].weight.is_contiguous(memory_format=torch.channels_last)

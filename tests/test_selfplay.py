@@ -31,6 +31,7 @@ from trainer.config import (
 )
 from trainer.opponents import PoolOpponents, shares
 from trainer.pool import CHECKPOINTS, LATEST, LOSS, SNAPSHOTS, WIN, OpponentPool, open_pool
+from trainer.rows import kind as kind_of_row
 from trainer.train import train
 
 GAME = {"id": "tictactoe", "backend": "game"}
@@ -197,7 +198,7 @@ def test_the_mixture_moves_while_nothing_is_logged(small_config: Callable[..., C
     )  # fmt: skip
     train(config, [])
     rows = (Path(str(config.run_dir)) / "metrics.jsonl").read_text().splitlines()
-    (row,) = [row for row in map(json.loads, rows) if "pool_size" in row]
+    (row,) = [row for row in map(json.loads, rows) if kind_of_row(row) == "training"]
     assert row["games_random"] > 0 and row["games_latest"] > 0
 
 

@@ -227,13 +227,15 @@ def test_run_leaves_the_promised_files(run: tuple[Path, dict[str, Any], Config])
     left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     kept = {name for name in left if name.startswith("replay/2x4x500/")}
     assert {Path(name).name for name in kept} == {
-        "upto.json", "observation.bin", "action.bin", "reward.bin", "terminated.bin", "truncated.bin", "final.bin"
+        "upto.json", "observation.bin", "action.bin", "reward.bin", "terminated.bin", "truncated.bin", "final.bin",
+        "checksums.bin",
     }  # fmt: skip
     numbered = {str(path.relative_to(folder)) for path in checkpoint.numbered(folder / "checkpoints")}
     assert len(numbered) == 1
     assert left - numbered - kept == {
         "config.yaml", "command.txt", "versions.json", "metrics.jsonl", "metrics.csv", "curve.png", "log.txt",
         "summary.json", "best/policy.pt", "checkpoints/last_policy.pt", "lock",
+        "manifest.txt", "output/collector_0.txt", "output/collector_1.txt", "output/evaluator.txt",
     }  # fmt: skip
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert (folder / "command.txt").read_text() == "python -m trainer.run env.id=Counting\n"

@@ -6,7 +6,7 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from trainer import manifest
@@ -31,20 +31,36 @@ def scratch_folder(base: Path) -> Iterator[Path]:
             raise ConfigError(f"the scratch folder {base} is a link that another user made: choose another one")
         for left in base.glob(f"{PREFIX}*"):
             _sweep(left)
-        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))  # for this user alone
-        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        path, lock = _made(base)
     except OSError as error:
         raise ConfigError(
             f"the scratch folder {base} cannot be written ({error.strerror}): choose another one"
         ) from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        manifest.begin(path)  # only now another one's sweep takes it for one of ours
-        manifest.add(path / LOCK)
         yield path
     finally:
         manifest.remove_all(path)
         os.close(lock)
+
+
+def _made(base: Path) -> tuple[Path, int]:
+    """A new folder in ``base``, for this user alone, and the open file that locks it.
+
+    Raises:
+        OSError: the disk refuses; nothing is left.
+    """
+    with ExitStack() as undo:
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+        undo.callback(path.rmdir)
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        undo.callback(os.close, lock)
+        undo.callback((path / LOCK).unlink)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        undo.callback(manifest.remove_all, path)
+        manifest.begin(path)  # only now another one's sweep takes it for one of ours
+        manifest.add(path / LOCK)
+        undo.pop_all()
+    return path, lock
 
 
 def _sweep(folder: Path) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from pathlib import Path
+
+import pytest
 
 from trainer.leftovers import is_gone, this_process
 
@@ -16,9 +19,14 @@ def semaphores(pid: int) -> list[Path]:
     return [path for path in SHM.glob("sem.trainer-*") if f"-{pid}-" in path.name]
 
 
-def test_after_everything_is_killed_the_next_run_sweeps_what_is_ours(run, begin, tmp_path):
-    temporary = tmp_path / "t"
-    temporary.mkdir()
+@pytest.fixture
+def temporary():
+    """A folder with a name that is short enough for sockets, which pytest's own may not be."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_after_everything_is_killed_the_next_run_sweeps_what_is_ours(run, begin, tmp_path, temporary):
     (temporary / "trainer-mine").mkdir()
     (temporary / "trainer-mine" / "owner").write_text("me")
     theirs = [SHM / f"sem.trainer-{this_process()}-abcdefgh", SHM / "sem.trainer-of-somebody"]  # alive; not ours
