@@ -187,9 +187,9 @@ def test_traced_and_eager_updates_equal_a_plain_loop(case):
     ("name", "options"),
     [
         ("dqn", {}),
-        ("munchausen", {}),
-        ("qrdqn", {}),
-        ("c51", {}),
+        pytest.param("munchausen", {}, marks=pytest.mark.slow),
+        pytest.param("qrdqn", {}, marks=pytest.mark.slow),
+        pytest.param("c51", {}, marks=pytest.mark.slow),
         ("iqn", {}),
         ("c51", {"noisy": True, "dueling": True, "double": True}),  # rainbow
     ],

@@ -42,7 +42,13 @@ def test_the_curve_shows_evaluations_and_the_best_policy_of_a_real_run_that_went
     assert any(text.startswith(f"best policy at the end: {ended.summary['eval_return_mean']:.5g} ±") for text in legend)
 
 
-@pytest.mark.parametrize("damage", [b'\xff\xfe{"frames": 1}\n', b'{"frames": "many", "loss": []}\n[' * 50 + b"\n"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b'\xff\xfe{"frames": 1}\n',
+        pytest.param(b'{"frames": "many", "loss": []}\n[' * 50 + b"\n", marks=pytest.mark.slow),
+    ],
+)
 def test_damaged_metrics_cost_no_run_its_summary_and_no_plot_a_traceback(run, damage):
     ended = run("env.id=Hurting/Plain-v0", "budget_frames=200", *JUDGED)
     with open(ended.run_dir / "metrics.jsonl", "ab") as file:

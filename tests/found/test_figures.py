@@ -99,6 +99,7 @@ def test_4_what_was_never_run_is_said_where_it_is_promised() -> None:
     assert "2.13.0 on a CPU only" in torch and f"torch=={'2.13.0'}" in (ROOT / "constraints.txt").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["publish", "evaluator"])
 def test_4_what_a_publish_and_the_evaluator_cost_is_a_benchmark(name: str, tmp_path: Path) -> None:
     """Tried with little: every row has a value, and is written as JSON."""
