@@ -9,6 +9,8 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,9 +36,10 @@ def of_user(scratch: Path) -> Path:
 
 
 @pytest.fixture
-def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a short name, as sockets need it."""
-    return tmp_path_factory.mktemp("s")
+def scratch() -> Iterator[Path]:
+    """A folder with a short name, as sockets need it; pytest's own is too deep beside other workers."""
+    with tempfile.TemporaryDirectory(prefix="s", dir="/tmp") as folder:
+        yield Path(folder)
 
 
 def test_3_a_link_in_place_of_the_users_scratch_is_refused(scratch: Path) -> None:

@@ -65,6 +65,8 @@ write_config() {
   # A GPU is any character device: SLURM numbers it by the digits of its name. A link to /dev/null needs no root.
   for ((i = 0; i < GPUS; i++)); do ln -sfn /dev/null "$SIM_DIR/dev/nvidia$i"; done
   {
+    # A node that is set down by hand stays down (ReturnToService=1): SLURM refuses to start a job again where the job's
+    # last step still saves, drains the node and holds the job. Real clusters have a cred_expire far above KillWait.
     # cred_expire is also how long a requeued job waits until it starts again (120 s by default).
     cat <<CONF
 ClusterName=sim
@@ -94,7 +96,7 @@ SlurmdParameters=config_overrides
 GresTypes=gpu
 SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0,sched_min_interval=100000
-ReturnToService=2
+ReturnToService=1
 JobRequeue=1
 KillWait=$KILL_WAIT_S
 KillOnBadExit=0

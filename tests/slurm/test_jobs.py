@@ -290,7 +290,10 @@ def pre_empted(place: Place) -> None:
 
 
 def node_fails(place: Place) -> None:
-    """A node that is set down and works on: srun ends at once, while the agents still save."""
+    """A node that is set down and works on: srun ends at once, while the agents still save.
+
+    The job goes on on another node, which has the same scratch folder here.
+    """
     place.environment["STUB_SAVE_SECONDS"] = "3"
     job = place.submit("--signal=B:USR1@120", "--exclusive")
     place.started(*range(6))
@@ -299,6 +302,7 @@ def node_fails(place: Place) -> None:
     place.wait(lambda: place.show(job)["Restarts"] == "1", "the job is requeued")
     place.finish()
     place.seen["job"] = place.end(job)
+    place.command("scontrol", "update", f"nodename={node}", "state=resume")
 
 
 def time_limit(place: Place) -> None:
