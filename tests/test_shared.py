@@ -245,7 +245,8 @@ def test_killed_local_agents_are_named_and_come_again(applier: str, small_config
                 words, maps = (path / "cmdline").read_bytes(), (path / "maps").read_text()
             except OSError:
                 continue
-            if b"forkserver" in words and f"{folder}/scratch/replay_" in maps:  # a local agent has its replay
+            # A local agent has its replay, in the folder that the run made for itself in scratch.
+            if b"forkserver" in words and re.search(rf"{folder}/scratch/\S+\.memmap", maps):
                 found.append(int(path.name))
         return found
 

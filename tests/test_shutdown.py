@@ -59,7 +59,7 @@ class Faulty(gym.Env):
                 raise ValueError("the licence server does not answer\\nsee its log")
             if fault == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            open("hung", "w").close()
+            open(f"hung_{os.getpid()}", "w").close()
             time.sleep(3600)
 
     def reset(self, *, seed=None, options=None):
@@ -198,6 +198,13 @@ def ctrl_c_when_hung(run: Run) -> int:
     return 0
 
 
+def ctrl_c_when_all_hang(run: Run) -> int:
+    """Both that collect: before they obey the main process, they would end by the signal itself."""
+    run.wait(lambda: len(list(run.folder.glob("hung_*"))) == 2)
+    run.strike_all(signal.SIGINT)
+    return 0
+
+
 def ctrl_c_twice(run: Run) -> int:
     ctrl_c_when_hung(run)
     run.wait(lambda: "stopped" in (run.folder / "run" / "log.txt").read_text() or not run.children(nice=10))
@@ -251,7 +258,10 @@ SCENARIOS: dict[str, tuple[Callable[[Run], int], list[str]]] = {
     ),
     "raise_in_constructor": (fails_by_itself, [*FAULTY, "env.kwargs.fault=raise"]),
     "kill_in_constructor": (fails_by_itself, [*FAULTY, "env.kwargs.fault=kill"]),
-    "hang_in_constructor": (ctrl_c_when_hung, [*FAULTY, "env.kwargs.fault=hang"]),
+    "hang_in_constructor": (ctrl_c_when_all_hang, [*FAULTY, "env.kwargs.fault=hang"]),
+    "hang_in_constructors_of_local_agents": (
+        ctrl_c_when_all_hang, [*FAULTY, "env.kwargs.fault=hang", "schedule=shared_gradient", "schedule.num_agents=2"]
+    ),
 }  # fmt: skip
 
 
@@ -371,6 +381,13 @@ def test_ctrl_c_while_the_run_starts(outcome: Outcome) -> None:
     assert (outcome.code, outcome.stderr) == (130, "")
     assert (outcome.summary["status"], outcome.summary["reason"]) == ("stopped", "signal SIGINT")
     assert (outcome.summary["frames"], outcome.checkpoints) == (0, [])  # nothing was learned
+
+
+@pytest.mark.parametrize("outcome", ["hang_in_constructors_of_local_agents"], indirect=True)
+def test_ctrl_c_while_all_local_agents_make_their_environments(outcome: Outcome) -> None:
+    check_end(outcome)  # the training loop runs already, and what it keeps are weights at random
+    assert (outcome.code, outcome.stderr) == (130, "")
+    assert (outcome.summary["status"], outcome.summary["frames"]) == ("stopped", 0)
 
 
 @pytest.mark.slow

@@ -138,7 +138,7 @@ def build_shared(
     system.learners = [
         LearnerProcess(
             plan, partial(start_local_agent, system, plan), loggers, config.agents.hang_seconds, "agent",
-            lambda _: " with the shared weights",
+            lambda _: " with the shared weights", plays=True,
         )
         for plan in plans
     ]  # fmt: skip

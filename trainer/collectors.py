@@ -149,14 +149,14 @@ class CollectorWorkers:
         for start in self._starting.values():
             start.thread.join(0.1)
         begun, workers = time.monotonic(), range(len(self.plans))
-        self._silence = [Silence(SHUTDOWN_S) for _ in workers]
+        self._silence = [Silence(SHUTDOWN_S, ends=True) for _ in workers]
         while time.monotonic() - begun < CLOSE_S and any(self._closing(worker) for worker in workers):
             time.sleep(POLL_S)
         for collector in self._collectors:
             collector.shutdown(timeout=1.0, raise_on_error=False)  # who has closed ends at once
 
     def _closing(self, worker: int) -> bool:
-        """Whether a worker still closes its environments, and shows life at that."""
+        """Whether a worker still makes or closes its environments, and shows life at that."""
         if self.board.closed[worker] or worker in self._starting or worker in self._again_at:
             return False
         return self._exitcode(worker) is None and not self._silent(worker)
@@ -197,6 +197,8 @@ class CollectorWorkers:
         self._again_at.pop(worker, None)
         try:
             self._starting[worker] = self._begin([worker])
+        except RunFailed:  # the fork server died too often
+            raise
         except (OSError, RuntimeError) as error:  # no room in /dev/shm; no more threads
             why = f"could not be started: {first_line(error)}"
             if (often := one_too_many(self._failures[worker], self.config.faults)) is not None:

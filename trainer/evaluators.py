@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -51,6 +52,7 @@ class RemoteEvaluator:
         self._config, self._start, self._loggers = config, start, loggers
         self._weights, self._flat, self._frames = weights, flat, frames
         self._busy = self._wanted = False
+        self._close_until = math.inf
         self._failures: deque[float] = deque()
         self.restarts = 0
         self._begin()
@@ -60,6 +62,11 @@ class RemoteEvaluator:
         self._pulse = Pulse(self._config.faults.hang_seconds)
         self._process = self._start(self._pulse.memory, theirs)
         theirs.close()
+
+    @property
+    def processes(self) -> list[BaseProcess]:
+        """Its process."""
+        return [self._process]
 
     @property
     def busy(self) -> bool:
@@ -139,13 +146,14 @@ class RemoteEvaluator:
 
     def stop(self) -> None:
         """Ask the process to close its environments and to end; waits for nothing."""
+        self._close_until = min(self._close_until, time.monotonic() + CLOSE_S)
         self._pulse.close()
         self._pipe.close()
 
     def close(self) -> None:
         """Let the process end; kill it if it does not."""
         self.stop()
-        self._process.join(CLOSE_S)
+        self._process.join(max(0.0, self._close_until - time.monotonic()))
         self._kill()
 
     def _kill(self) -> None:
@@ -169,6 +177,11 @@ class LocalEvaluator:
         self._trace = open_trace(config, "evaluator")
         self._trace.follow(self._judge, "evaluate", "evaluate", self._judge.agents)
         self._result: Evaluation | None = None
+
+    @property
+    def processes(self) -> list[BaseProcess]:
+        """None."""
+        return []
 
     @property
     def busy(self) -> bool:

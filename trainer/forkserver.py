@@ -12,7 +12,8 @@ import time
 import warnings
 
 from trainer import programs
-from trainer.signals import STOPPING, tell_of_parents_end
+from trainer.errors import LOST
+from trainer.signals import STOPPING, die_with_parent, tell_of_parents_end
 
 # Orphans of its children become its own, and it is told of their ends.
 warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected pid")
@@ -39,6 +40,21 @@ def default_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
+def note_parent() -> None:
+    """Who forks now."""
+    _forking[:] = [os.getpid()]
+
+
+def end_with_server() -> None:
+    """A child of this server ends with it from the first moment on, long before it obeys its run."""
+    if _forking == [SERVER]:
+        die_with_parent()
+        if os.getppid() != SERVER:  # it has ended meanwhile
+            os._exit(LOST)
+
+
+SERVER, _forking = os.getpid(), [0]
+os.register_at_fork(before=note_parent, after_in_child=end_with_server)
 os.register_at_fork(after_in_child=default_signals)
 signal.signal(signal.SIGUSR2, main_ended)
 tell_of_parents_end(signal.SIGUSR2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -18,6 +18,7 @@ from trainer.loggers import Loggers
 from trainer.silence import Silence
 
 SHUTDOWN_S = 4.0  # until one that does not end by itself, nor shows life, is killed
+POLL_S = 5e-3  # between two looks at those that end
 AGAIN_S = 2.0  # until one is tried again for which there was no room
 SAVING_S = 120.0  # until one that saves is killed
 
@@ -32,6 +33,7 @@ class LearnerProcess:
         hang_s: without a sign of life it is taken for hung.
         what: it is called, before its agent's name.
         source: says what it goes on from when it is started anew.
+        plays: it has environments, which may hang as they are made; until it is up it has nothing to save.
     """
 
     def __init__(
@@ -42,14 +44,15 @@ class LearnerProcess:
         hang_s: float,
         what: str = "learner of",
         source: Callable[[AgentPlan], str] | None = None,
+        plays: bool = False,
     ) -> None:
         self.plan, self._start, self._loggers, self._hang_s = plan, start, loggers, hang_s
-        self._what, self._source = what, source or newest_weights
+        self._what, self._source, self._plays = what, source or newest_weights, plays
         self.figures = {"learning_rate": plan.config.learner.learning_rate}  # until it reports its own
         self.restarts = self.saves = 0
         self._failures: deque[float] = deque()
         self._process: BaseProcess | None = None
-        self._silence, self._again_at = Silence(hang_s), 0.0
+        self._silence, self._again_at, self._ends = Silence(hang_s), 0.0, False
         schedule = plan.config.schedule
         self.limiter = Limiter(
             plan.config.budget_frames, plan.config.learner.warmup_frames, schedule.frames_per_update, 1,
@@ -66,6 +69,8 @@ class LearnerProcess:
         self.plan.board.learner_starts()
         try:
             self._process = self._start(theirs)
+        except RunFailed:  # the fork server died too often
+            raise
         except (OSError, EOFError, RuntimeError) as error:  # no more tasks or memory, or no fork server to do it
             self._process, self._error = None, first_line(error)
             self._again_at = time.monotonic() + AGAIN_S
@@ -76,6 +81,11 @@ class LearnerProcess:
         """Of the process that is there now."""
         assert self._process is not None and self._process.pid is not None  # it is started
         return self._process.pid
+
+    @property
+    def processes(self) -> list[BaseProcess]:
+        """Its process, if it could be started."""
+        return [] if self._process is None else [self._process]
 
     def settled(self) -> bool:
         """Whether it has made every update that its agent's frames owe it."""
@@ -135,6 +145,11 @@ class LearnerProcess:
         """Whether its process runs."""
         return self._process is not None and self._process.exitcode is None
 
+    @property
+    def up(self) -> bool:
+        """Whether it has started: until then its sign of life lies ahead."""
+        return float(self.plan.board.learner_heartbeat[0]) <= time.monotonic()
+
     def read(self) -> None:
         """Take what it reports."""
         try:
@@ -168,22 +183,29 @@ class LearnerProcess:
             return
 
     def close(self) -> None:
-        """Let it save its last checkpoint and end; kill it if it does not."""
+        """End it, if it has not ended."""
         if self._process is None:
             return
-        deadline = time.monotonic() + SAVING_S
-        self._process.join(SHUTDOWN_S)
-        while self._process.exitcode is None and time.monotonic() < deadline and self._beats():
-            self._process.join(SHUTDOWN_S)  # it saves a large replay
-        if self._process.exitcode is None:
-            self._process.kill()
-            self._process.join()
+        self._process.kill()
+        self._process.join()
         programs.end([self.pid])
         self.read()
         self._pipe.close()
 
-    def _beats(self) -> bool:
-        return time.monotonic() - float(self.plan.board.learner_heartbeat[0]) < SHUTDOWN_S
+    def closing(self) -> bool:
+        """Whether it has not ended, and shows life; to be asked in turns once it is to end."""
+        if not self._ends:
+            self._silence, self._ends = Silence(SHUTDOWN_S, ends=self._plays), True
+        return self.alive and not self._silence.too_long(float(self.plan.board.learner_heartbeat[0]))
+
+
+def close_all(learners: Sequence[LearnerProcess]) -> None:
+    """Let them save their last checkpoints, large replays too, and end, all at a time; kill those that do not."""
+    deadline = time.monotonic() + SAVING_S
+    while time.monotonic() < deadline and any([learner.closing() for learner in learners]):
+        time.sleep(POLL_S)
+    for learner in learners:
+        learner.close()
 
 
 def newest_weights(plan: AgentPlan) -> str:

@@ -53,9 +53,13 @@ def save(system: System, frames: int, whole: bool, more: dict[str, Any]) -> None
 
 
 def _save_shared(system: System, frames: int, saves: list[int]) -> None:
-    """The shared agent, while all local agents wait between two rounds; one that died is not waited for."""
+    """The shared agent, while all local agents wait between two rounds; one that died is not waited for.
+
+    Nor is one that is not yet up, which may hang as it makes its environments, where nobody has a frame to keep.
+    """
     assert system.shared is not None
-    deadline, whole = time.monotonic() + SNAPSHOT_S, False
+    patience_s = SNAPSHOT_S if frames or all(own.up for own in system.learners) else 0.0
+    deadline, whole = time.monotonic() + patience_s, False
     while time.monotonic() < deadline and not whole and all(own.alive for own in system.learners):
         for learner in system.learners:
             learner.read()

@@ -5,14 +5,20 @@ from __future__ import annotations
 import multiprocessing.forkserver
 import os
 import signal
+import time
 from collections import deque
+from collections.abc import Iterable
 from multiprocessing import resource_tracker
+from multiprocessing.process import BaseProcess
 
 from trainer import programs
 from trainer.config import FaultsConfig
-from trainer.errors import RunFailed, exit_words, one_too_many
+from trainer.errors import LOST, RunFailed, exit_words, one_too_many
 from trainer.loggers import Loggers
 from trainer.signals import STOPPING
+
+END_KNOWN_S = 1.0  # until its end can be waited for, once that of a process that came from it is known
+POLL_S = 1e-3
 
 
 class ForkServer:
@@ -26,16 +32,28 @@ class ForkServer:
     def __init__(self, faults: FaultsConfig, loggers: Loggers) -> None:
         self._faults, self._loggers = faults, loggers
         self._failures: deque[float] = deque()
+        self._lost: set[int | None] = set()
         self.restarts = 0
         self.pid = ensure_running()
 
-    def check(self) -> None:
+    def check(self, processes: Iterable[BaseProcess] = ()) -> None:
         """Start it anew if it died; cheap enough for every wait.
+
+        To be called before anybody starts a process: Python would start a server in a dead one's place by itself, and
+        nobody be told of it.
+
+        Args:
+            processes: that came from it; they may be known to be lost a little before its own end is.
 
         Raises:
             RunFailed: it died more often than ``faults.max_failures`` allows.
         """
-        exitcode = _exitcode(self.pid)
+        exitcode, lost = _exitcode(self.pid), {own.pid for own in processes if own.exitcode == LOST}
+        deadline = time.monotonic() + (END_KNOWN_S if lost - self._lost else 0.0)
+        while exitcode is None and _pid() == self.pid and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+            exitcode = _exitcode(self.pid)
+        self._lost |= lost  # each is waited for once: one may have ended with this exit code by itself
         if exitcode is None and _pid() == self.pid:
             os.kill(self.pid, signal.SIGCONT)  # one that somebody stopped would hang whoever starts a process
             return

@@ -14,21 +14,24 @@ class Silence:
 
     Args:
         limit_s: seconds after which the process is taken for hung.
+        ends: it is to end, and a sign of life that lies ahead gives it no time besides.
     """
 
-    def __init__(self, limit_s: float) -> None:
-        self.limit_s = limit_s
+    def __init__(self, limit_s: float, ends: bool = False) -> None:
+        self.limit_s, self._ends = limit_s, ends
         self._heard, self._looked, self.silent_s = math.nan, time.monotonic(), 0.0
 
     def too_long(self, heartbeat: float) -> bool:
         """Look at a process whose last sign of life is of ``heartbeat``, in seconds of `time.monotonic`.
 
-        One that lies ahead gives it so much time besides.
+        One that lies ahead gives it so much time besides, unless it is to end.
         """
         now = time.monotonic()
         awake, self._looked = min(now - self._looked, self.limit_s / 4), now
         if heartbeat != self._heard:
             self._heard, self.silent_s = heartbeat, min(now - heartbeat, awake)
+            if self._ends:
+                self.silent_s = max(self.silent_s, 0.0)
         else:
             self.silent_s += awake
         return self.silent_s > self.limit_s

@@ -21,17 +21,16 @@ import torch.multiprocessing as mp
 from torch import Tensor
 from torchrl.collectors import MultiAsyncCollector
 
-import envs
 from envs import EnvSpec
-from trainer import manifest, output, seeds
-from trainer.agents import AgentPlan, make_policy, model_id, published, without_scheme
+from trainer import manifest, output
+from trainer.agents import AgentPlan, model_id, published, without_scheme
 from trainer.boards import STOP, ControlBoard
 from trainer.collectors import CollectorWorkers, close_streams, collector_arguments
 from trainer.config import Config
 from trainer.determinism import set_generator_states
 from trainer.errors import RunFailed
 from trainer.evaluators import LocalEvaluator, RemoteEvaluator
-from trainer.learners import LearnerProcess
+from trainer.learners import LearnerProcess, close_all
 from trainer.learning import NotFinite, flat_weights
 from trainer.loggers import Loggers
 from trainer.metrics import EverySeconds
@@ -44,7 +43,6 @@ from trainer.processes import local_agent as local_agents
 from trainer.processes import task as tasks
 from trainer.processes.learner import Agent, StackedAgents
 from trainer.reading import ReadError
-from trainer.replay import worker_rows
 from trainer.rows import Row, joined
 from trainer.server import ForkServer, ensure_running
 from trainer.signals import StopSignals
@@ -201,17 +199,21 @@ class System:
         """
         if words := self.gone():
             raise RunFailed(words)
-        if self.server is not None:
-            self.server.check()
         if self.look_at_output.crossed():
             for role, text in output.news(self.run_dir, self._printing):
                 self.loggers.event(text, role=role)
-        if self.collectors is not None:
-            self.collectors.check()
-        if self.evaluator is not None:
-            self.evaluator.check()
-        for learner in self.learners:
-            learner.check()
+        parts: list[CollectorWorkers | RemoteEvaluator | LocalEvaluator | LearnerProcess | None]
+        parts = [self.collectors, self.evaluator, *self.learners]
+        for part in parts:
+            self.check_server()
+            if part is not None:
+                part.check()
+
+    def check_server(self) -> None:
+        """Start the fork server anew if it died: before anybody starts a process."""
+        if self.server is not None:
+            parts = [part for part in (self.collectors, self.evaluator) if part is not None]
+            self.server.check([process for part in (*parts, *self.learners) for process in part.processes])
 
     def start(self) -> None:
         """Start every process; in the schedule ``sequential``, build the virtual workers instead.
@@ -227,7 +229,7 @@ class System:
             self.publish()  # the opponents need weights before the first step
         if config.schedule.name == "sequential":
             self.evaluator = LocalEvaluator(config, self.players(), self.run_dir, self.flat, self.total_frames)
-            self.rollouts = [_virtual_worker(plan, self.board) for plan in plans]
+            self.rollouts = [collecting.virtual_worker(plan, self.board) for plan in plans]
         else:
             use_fork_server()
             self.server = ForkServer(config.faults, self.loggers)
@@ -264,6 +266,7 @@ class System:
         config, weights = self.config, self.flat().share_memory_()
 
         def start(pulse: Tensor, pipe: Connection) -> BaseProcess:
+            self.check_server()
             process = mp.get_context().Process(
                 target=evaluating.run,
                 args=(config, self.players(), self.run_dir, weights, pulse, pipe),
@@ -276,6 +279,7 @@ class System:
         self.evaluator = RemoteEvaluator(config, start, weights, self.flat, self.total_frames, self.loggers)
 
     def _create(self, plans: list[collecting.CollectorPlan]) -> tuple[MultiAsyncCollector, Callable[[], None]]:
+        self.check_server()
         # Made in two steps, so that close() finds the workers also when the constructor fails, or is interrupted as it
         # waits for a worker whose environment is hung.
         collector, arguments = MultiAsyncCollector.__new__(MultiAsyncCollector), collector_arguments(plans, self.board)
@@ -294,8 +298,7 @@ class System:
             self.shared.agent.dismiss()  # no local agent waits for it any more
         if self.evaluator is not None:
             self.evaluator.stop()  # and closes its environments while the others end
-        for learner in self.learners:
-            learner.close()
+        close_all(self.learners)
         if self.collectors is not None:
             self.collectors.close()
         if self.evaluator is not None:
@@ -350,6 +353,7 @@ def snapshot_path(run_dir: Path, worker: int) -> Path:
 def start_local_agent(system: System, plan: AgentPlan, pipe: Connection) -> BaseProcess:
     """A local agent's process; one that takes a dead one's place ends its episodes first."""
     assert system.shared is not None
+    system.check_server()
     number, restarts = plan.number, system.learners[plan.number].restarts
     if restarts:
         close_streams([plan], 0)
@@ -380,18 +384,6 @@ def start_learner(plan: AgentPlan, board: ControlBoard, device: torch.device, pi
     )
     process.start()
     return process
-
-
-def _virtual_worker(plan: collecting.CollectorPlan, board: ControlBoard) -> collecting.Rollout:
-    rows = [worker_rows(agent.storage, agent.streams, plan.worker) for agent in plan.agents]
-    generators: dict[str, Any] = {}
-    with seeds.apart(generators):
-        seeds.seed_globals(plan.config.seed, "collector", plan.number, plan.start)
-        world = envs.make_world(plan.config.env, plan.agents[0].streams.envs_per_worker)
-        policies = [make_policy(agent.config, agent.spec) for agent in plan.agents]
-        rollout = collecting.Rollout(plan, board, rows, world, policies)
-    rollout.generators = generators
-    return rollout
 
 
 def use_fork_server() -> None:

@@ -65,6 +65,21 @@ def test_a_fork_server_that_is_killed_comes_again_and_the_run_goes_on(tmp_path: 
         assert run.alive() == []
 
 
+def test_a_fork_servers_end_is_told_whoever_finds_it_first(
+    small_config: Callable[..., Config], started: Callable[[Config], Any]
+):
+    """The evaluator's pipe ends as the server does; the loop may look at that before it looks after processes."""
+    system = started(small_config(budget_frames=10**9, evaluator={"every_frames": 100}, faults={"max_failures": 1}))
+    server, evaluator = system.server.pid, system.evaluator._process
+    os.kill(server, signal.SIGKILL)
+    assert system.evaluator._pipe.poll(60)  # which has ended
+    assert system.evaluator.poll() is None  # and another one is started, by another server
+    assert system.server.restarts == system.evaluator.restarts == 1 and system.server.pid != server
+    log = (Path(str(system.config.run_dir)) / "log.txt").read_text()
+    assert f"the fork server (pid {server}) died: it was ended by signal SIGKILL, and all that came from it" in log
+    assert f"the evaluator (pid {evaluator.pid}, 2 x Counting) died: it was ended by the end of its fork server" in log
+
+
 def test_a_learner_without_a_checkpoint_goes_on_from_the_weights_on_its_board(
     small_config: Callable[..., Config], started: Callable[[Config], Any]
 ):

@@ -372,3 +372,16 @@ def make_environment(plan: CollectorPlan, board: ControlBoard) -> VectorEnvironm
     environment = VectorEnvironment(FirstAgent(world))
     environment.plan, environment.board, environment.world = plan, board, world
     return environment
+
+
+def virtual_worker(plan: CollectorPlan, board: ControlBoard) -> Rollout:
+    """A worker without a process, for ``sequential``; it draws from generators of its own."""
+    rows = [worker_rows(agent.storage, agent.streams, plan.worker) for agent in plan.agents]
+    generators: dict[str, Any] = {}
+    with seeds.apart(generators):
+        seeds.seed_globals(plan.config.seed, "collector", plan.number, plan.start)
+        world = envs.make_world(plan.config.env, plan.agents[0].streams.envs_per_worker)
+        policies = [make_policy(agent.config, agent.spec) for agent in plan.agents]
+        rollout = Rollout(plan, board, rows, world, policies)
+    rollout.generators = generators
+    return rollout
