@@ -178,7 +178,7 @@ def judge(values: dict[str, str], types: dict[str, str], refused: bool, said: st
     if "Traceback" in said:
         return "traceback"
     if refused:
-        sentence = said.strip()
+        sentence = "\n".join(line for line in said.strip().splitlines() if not line.startswith("warning: "))
         plain = sentence and "\n" not in sentence and not sentence.endswith(":") and len(sentence) < 2_000
         return "" if plain else "no sentence"
     grades = {key: nonsense(key, text, types) for key, text in values.items()}
