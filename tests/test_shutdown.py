@@ -383,6 +383,7 @@ def test_ctrl_c_while_the_run_starts(outcome: Outcome) -> None:
     assert (outcome.summary["frames"], outcome.checkpoints) == (0, [])  # nothing was learned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outcome", ["hang_in_constructors_of_local_agents"], indirect=True)
 def test_ctrl_c_while_all_local_agents_make_their_environments(outcome: Outcome) -> None:
     check_end(outcome)  # the training loop runs already, and what it keeps are weights at random
