@@ -15,19 +15,10 @@ import numpy as np
 import pytest
 
 import envs
+from trainer.config import EnvConfig as config
 
 MODULES = "env.import_modules=[hurting_worlds]"
 SHIMMY = "an environment of old gym is played through shimmy"
-
-
-def config(env_id: str, **changes: Any) -> Any:
-    """What the trainer's EnvConfig looks like to envs."""
-    values = {
-        "id": env_id, "backend": "gymnasium", "kwargs": {}, "import_modules": [], "preprocessing": "none",
-        "screen_size": 84, "frame_stack": 1, "vectorization": "auto", "max_episode_steps": None, "clip_rewards": False,
-        "mask_key": "action_mask",
-    }  # fmt: skip
-    return SimpleNamespace(**{**values, **changes})
 
 
 def played(what: str, value: Any, steps: int = 12) -> Any:
@@ -236,7 +227,7 @@ def test_a_module_may_add_a_grid_world(tmp_path, monkeypatch) -> None:
 )
 def test_a_key_that_would_do_nothing_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(envs.EnvError, match=re.escape(words)):
-        envs.describe_world(config(**{"env_id": changes.pop("id"), **changes}))
+        envs.describe_world(config(changes.pop("id"), **changes))
 
 
 @pytest.mark.parametrize(

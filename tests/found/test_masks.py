@@ -6,7 +6,7 @@ With all actions allowed at the cut, Q(1), which is never trained, takes part in
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import envs
+from trainer.config import EnvConfig as config
 from trainer.finished import open_run
 
 LEARNS = [
@@ -23,16 +24,6 @@ LEARNS = [
     "schedule=sequential", "schedule.frames_per_update=1", "schedule.frames_per_round=16", "learner.warmup_frames=64",
     "learner.learning_rate=0.01", "algorithm.target_update_every_updates=20",
 ]  # fmt: skip
-
-
-def config(env_id: str, **changes: Any) -> Any:
-    """What the trainer's EnvConfig looks like to envs."""
-    values = {
-        "id": env_id, "backend": "gymnasium", "kwargs": {}, "import_modules": [], "preprocessing": "none",
-        "screen_size": 84, "frame_stack": 1, "vectorization": "auto", "max_episode_steps": None, "clip_rewards": False,
-        "mask_key": "action_mask",
-    }  # fmt: skip
-    return SimpleNamespace(**{**values, **changes})
 
 
 def cut_mask(vector: Any) -> list[list[bool]]:
@@ -85,7 +76,7 @@ def test_what_only_looks_like_a_mask_is_named_and_can_be_used(name):
         f"warning: info['{name}'] looks like a mask of legal actions and is not used: set env.mask_key={name} to "
         "choose among legal actions alone"
     )
-    env.mask_key = name
+    env = replace(env, mask_key=name)
     vector = envs.make(env, 2)
     assert vector.spec.notes == (f"legal actions are read from info['{name}']",)
     assert cut_mask(vector) == [[True, False]] * 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import hurting_worlds  # noqa: F401  (registers)
@@ -15,20 +14,11 @@ from gymnasium import spaces
 import envs
 from envs.spaces import fields_of
 from trainer.config import AlgorithmConfig, ConfigError
+from trainer.config import EnvConfig as config
 from trainer.networks import QNetwork
 
 BITS, BYTES, FLOATS = spaces.Box(0, 1, (4,), np.uint8), spaces.Box(0, 255, (4,), np.uint8), spaces.Box(-1, 1, (4,))
 WHOLE = spaces.Box(-(2**40), 2**40, (4,), np.int64)
-
-
-def config(env_id: str, **changes: Any) -> Any:
-    """What the trainer's EnvConfig looks like to envs."""
-    values = {
-        "id": env_id, "backend": "gymnasium", "kwargs": {}, "import_modules": [], "preprocessing": "none",
-        "screen_size": 84, "frame_stack": 1, "vectorization": "auto", "max_episode_steps": None, "clip_rewards": False,
-        "mask_key": "action_mask",
-    }  # fmt: skip
-    return SimpleNamespace(**{**values, **changes})
 
 
 def shows(space: Any, first: Any, then: Any, length: int = 5) -> Any:
