@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.report import Row, figure, parser, show
-from trainer.rows import read
+from trainer.telemetry.rows import read
 
 if TYPE_CHECKING:  # torch is imported where it is needed: a run's seconds are measured from here
-    from trainer.agents import AgentPlan
-    from trainer.boards import ControlBoard
-    from trainer.replay import Batch
+    from trainer.memory.boards import ControlBoard
+    from trainer.replay.streams import Batch
+    from trainer.roles.agents import AgentPlan
 
 SLEEPERS, SLEEP_S = 8, 0.02  # agents whose updates sleep, for as long as an IQN update of cleanup takes
 # Sorrel's learner: width 250, 64 cosines, 12 quantiles, a noisy dueling head, double, 5 frames stacked.
@@ -94,11 +94,11 @@ def stacked(repeats: int) -> list[Row]:
     """Updates a second of eight agents in one stack over those of one after another, on batches in memory."""
     import torch
 
-    from envs import EnvSpec, Leaf
     from trainer.algorithms import ALGORITHMS
-    from trainer.config import AlgorithmConfig, LearnerConfig
-    from trainer.learning import Learner
-    from trainer.stacking import Stack
+    from trainer.config.sections import AlgorithmConfig, LearnerConfig
+    from trainer.envs import EnvSpec, Leaf
+    from trainer.learning.stacking import Stack
+    from trainer.learning.update import Learner
 
     torch.set_num_threads(1)
     rows = []
@@ -154,8 +154,8 @@ def sleeping_learner(plan: AgentPlan, control: ControlBoard, device: str, pipe: 
     """Body of an agent's learner process whose updates sleep; everything around them is the trainer's own."""
     import torch
 
-    from trainer.learning import Learner
-    from trainer.processes import learner as learning
+    from trainer.learning.update import Learner
+    from trainer.roles import learner as learning
 
     def update(self: Learner, batch: Batch) -> torch.Tensor:
         time.sleep(SLEEP_S)
@@ -172,7 +172,7 @@ def sleeping(seconds: float, repeats: int) -> list[Row]:
     Agents that are not to learn have their processes stopped where they are; three states take turns.
     """
     from benchmarks import machine, parts
-    from trainer.processes import learner as learning
+    from trainer.roles import learner as learning
 
     config = parts.config(
         "preset=treasurehunt", f"env.kwargs.num_agents={SLEEPERS}", "agents.learner=process",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.report import Row, parser, show
 
 if TYPE_CHECKING:
-    from trainer.system import System
+    from trainer.training.system import System
 
 BLOCK = 64  # vector steps between two looks of the bare loop at the clock
 STEPPING_1_MS = ("preset=generic", "env.id=counting", "env.backend=counting", "env.kwargs.step_seconds=0.001")
@@ -36,10 +36,10 @@ def bare_loop(system: System) -> Callable[[float], float]:
     import numpy as np
     import torch
 
-    import envs
-    from trainer.agents import make_policy
-    from trainer.boards import flatten_parameters
-    from trainer.replay import row_spec
+    from trainer import envs
+    from trainer.algorithms import make_policy
+    from trainer.memory.boards import flatten_parameters
+    from trainer.replay.streams import row_spec
 
     config, spec = system.config, system.plans[0].spec
     policy = make_policy(config, spec)

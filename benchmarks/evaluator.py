@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from benchmarks.report import Row, parser, show
 
 if TYPE_CHECKING:
-    from trainer.system import System
+    from trainer.training.system import System
 
 TRAINED_FRAMES = 30_000  # before anything is measured
 CASES = {  # name -> keys, frames between two evaluations
@@ -35,7 +35,7 @@ class Turns:
     """
 
     def __init__(self, system: System, every: int) -> None:
-        from trainer.schedules import run_async
+        from trainer.training.schedules import run_async
 
         self.system, self.every, self.loop = system, every, run_async(system)
         self.seconds: list[float] = []  # of each evaluation

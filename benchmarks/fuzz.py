@@ -116,7 +116,7 @@ class Found:
 
 def kinds() -> dict[str, str]:
     """Every key of the configuration with its type, as ``int | None``."""
-    from trainer.config import config_keys
+    from trainer.config.sections import config_keys
 
     return {key: str(item.type) for key, item in config_keys().items()}
 
@@ -190,8 +190,8 @@ def judge(values: dict[str, str], types: dict[str, str], refused: bool, said: st
 
 def on_loader(count: int, seed: int) -> list[Found]:
     """So many nonsensical configurations, loaded in this process."""
-    from trainer.compose import load
-    from trainer.config import ConfigError, to_yaml
+    from trainer.config.compose import load
+    from trainer.config.sections import ConfigError, to_yaml
 
     rng, types, found = random.Random(seed), kinds(), []
     for _ in range(count):
@@ -245,8 +245,8 @@ def on_main(count: int, seed: int, folder: Path) -> list[Found]:
 
 
 def _is_refused(values: dict[str, str]) -> bool:
-    from trainer.compose import load
-    from trainer.config import ConfigError
+    from trainer.config.compose import load
+    from trainer.config.sections import ConfigError
 
     plain = [word for word in SMALL if word.partition("=")[0] not in values]
     try:

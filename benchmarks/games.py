@@ -63,8 +63,8 @@ def main() -> None:
     from functools import partial
 
     from benchmarks.machine import Meter
-    from envs.games import GAMES
-    from envs.games.players import ludo_heuristic, random_player
+    from trainer.envs.games import GAMES
+    from trainer.envs.games.players import ludo_heuristic, random_player
 
     def measure(name: str, player: Any = random_player, look: bool = False, **kwargs: Any) -> tuple[float, float]:
         make = partial(GAMES[name], args.num_games, **kwargs)

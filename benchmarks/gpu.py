@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from benchmarks.report import Row, parser, show
 
 if TYPE_CHECKING:
-    from trainer.system import System
+    from trainer.training.system import System
 
 PROFILED_S = 5.0
 CASES = {
@@ -41,7 +41,7 @@ def device_shares(system: System, seconds: float) -> dict[str, float]:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    from trainer.schedules import SCHEDULES
+    from trainer.training.schedules import SCHEDULES
 
     loop = SCHEDULES[system.config.schedule.name](system)
     torch.cuda.synchronize()

@@ -20,9 +20,9 @@ from benchmarks.report import Row, parser, show
 if TYPE_CHECKING:
     from torch import nn
 
-    from trainer.config import Config
-    from trainer.replay import Batch
-    from trainer.system import System
+    from trainer.config.sections import Config
+    from trainer.replay.streams import Batch
+    from trainer.training.system import System
 
 FILLED_FRAMES = 5_000
 IMAGES = (
@@ -119,7 +119,7 @@ def learner_updates(config: Config, system: System, settings: dict[str, Any]) ->
     from dataclasses import replace
 
     from trainer.algorithms import ALGORITHMS
-    from trainer.learning import Learner, feed
+    from trainer.learning.update import Learner, feed
 
     section = replace(config.learner, **settings)
     algorithm = ALGORITHMS[config.algorithm.name](config.algorithm, section, system.plans[0].spec)

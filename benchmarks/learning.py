@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike
 
 from benchmarks.machine import describe
 from benchmarks.report import Row, figure, parser, show
-from trainer.rows import of_kind, read
+from trainer.telemetry.rows import of_kind, read
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "learning"

@@ -17,7 +17,7 @@ from benchmarks.report import Row, parser, show
 
 if TYPE_CHECKING:
     from benchmarks.machine import Memory
-    from trainer.system import System
+    from trainer.training.system import System
 
 RUN = (
     "preset=cartpole", "schedule.frames_per_update=null", "collector.envs_per_worker=64",
@@ -29,7 +29,7 @@ WORKER_RSS_MB, GROWTH_PERCENT = 400.0, 2.0
 def roles(system: System) -> dict[str, list[int]]:
     """The process ids of each role; `helpers` are the fork server and Python's resource tracker."""
     from benchmarks import machine
-    from trainer.evaluators import RemoteEvaluator
+    from trainer.training.evaluators import RemoteEvaluator
 
     assert isinstance(system.evaluator, RemoteEvaluator) and system.collectors is not None
     found = {

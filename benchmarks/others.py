@@ -72,8 +72,8 @@ def against_mcts(act: Callable[[Any, np.ndarray], np.ndarray], games: int = MCTS
         games: how many are played; the search follows each in OpenSpiel's own game.
         kwargs: of our game.
     """
-    from envs.games import GAMES
-    from envs.games.openspiel import OpenSpielGames, mcts_player
+    from trainer.envs.games import GAMES
+    from trainer.envs.games.openspiel import OpenSpielGames, mcts_player
 
     ours, theirs = GAMES["connect_four"](games, **kwargs), OpenSpielGames(games, "connect_four")
     seats, rng, actions = np.arange(games) % 2, np.random.default_rng(5), np.zeros(games, np.int64)

@@ -28,7 +28,7 @@ COMMON = (
 def measure(name: str, seconds: float, repeats: int) -> list[Row]:
     """Two rows for one of `CASES`."""
     from benchmarks import parts
-    from trainer.schedules import run_async
+    from trainer.training.schedules import run_async
 
     config = parts.config(*CASES[name], *COMMON, parts.BUDGET)
     found: dict[str, list[float]] = {key: [] for key in ("frames alone", "updates alone", "frames", "updates")}

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import torch
 
-import envs
-from trainer import run_folder
-from trainer.agents import streams_of
-from trainer.building import build, choose_device
-from trainer.compose import load
-from trainer.config import Config, to_dict
-from trainer.loggers import RunInfo, open_loggers
-from trainer.resources import prepare_process
-from trainer.signals import Stopped, StopSignals
-from trainer.system import System
-from trainer.train import Loop, _train
+from trainer import envs
+from trainer.config.compose import load
+from trainer.config.sections import Config, to_dict
+from trainer.host.resources import prepare_process
+from trainer.host.signals import Stopped, StopSignals
+from trainer.roles.agents import streams_of
+from trainer.run_folder import folder as run_folder
+from trainer.telemetry.loggers import RunInfo, open_loggers
+from trainer.training.building import build, choose_device
+from trainer.training.system import System
+from trainer.training.train import Loop, _train
 
 NO_LIMIT = 2**60  # frames
 BUDGET = "budget_frames=10_000_000_000"  # never used up
@@ -51,7 +51,7 @@ def config(*arguments: str) -> Config:
 
 @contextlib.contextmanager
 def opened(config: Config) -> Iterator[System]:
-    """A run's parts as ``trainer.train.train`` makes them, in a temporary folder; collectors wait for a limit."""
+    """A run's parts as `trainer.training.train` makes them, in a temporary folder; collectors wait for a limit."""
     prepare_process()
     torch.set_num_threads(config.learner.num_threads)
     world, device = envs.describe_world(config.env), choose_device(config.learner.device)

@@ -17,8 +17,8 @@ def main() -> None:
     options = parser("Cost of prioritized draws", repeats=500).parse_args()
     import numpy as np
 
-    from trainer.priorities import PrioritizedStreamSampler
-    from trainer.replay import StreamLayout, StreamSampler
+    from trainer.replay.priorities import PrioritizedStreamSampler
+    from trainer.replay.streams import StreamLayout, StreamSampler
 
     streams = StreamLayout(4, STREAMS // 4, ROWS // STREAMS)
     cursor = np.full(STREAMS, streams.ring + 1000)

@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.report import Row, parser, show
 from trainer.reading import read_jsonl
-from trainer.rows import FILE, of_kind
+from trainer.telemetry.rows import FILE, of_kind
 
 JOBS = {"cartpole": ("preset=cartpole", "evaluator.stop_at_return=null"), "lunarlander": ("preset=lunarlander",)}
 STOPS = 5
@@ -86,7 +86,7 @@ def run(preset: str, words: tuple[str, ...], seed: int) -> list[Row]:
 def checkpoint() -> list[Row]:
     """A first and a later checkpoint of a full replay of a million CartPole rows, while collection goes on."""
     from benchmarks import parts
-    from trainer.saving import save
+    from trainer.training.saving import save
 
     config = parts.config(
         "preset=cartpole", f"replay.capacity_frames={ROWS}", "collector.envs_per_worker=64",

@@ -42,7 +42,7 @@ def speed(seconds: float) -> list[Row]:
             "collector.envs_per_worker=1024", parts.BUDGET,
         )  # fmt: skip
         with parts.opened(config) as system:
-            from trainer.schedules import run_async
+            from trainer.training.schedules import run_async
 
             loop, board = run_async(system), system.agents[0].board
             while board.updates[0] < 200:
@@ -105,7 +105,7 @@ def trained(preset: str, keep: Path | None, *words: str) -> tuple[Path, float]:
 
 def kwargs_of(folder: Path) -> dict[str, Any]:
     """How a run's game is made."""
-    from trainer.config import from_yaml
+    from trainer.config.sections import from_yaml
 
     return from_yaml(folder / "config.yaml").env.kwargs
 
@@ -114,7 +114,7 @@ def policy_of(folder: Path) -> Callable[[Any, np.ndarray], np.ndarray]:
     """The best policy of a run as a player: ``(game, rows) -> actions``, greedy."""
     import torch
 
-    from trainer.finished import open_run
+    from trainer.commands.finished import open_run
 
     _, players = open_run(folder, "best")
 
@@ -132,8 +132,8 @@ def policy_of(folder: Path) -> Callable[[Any, np.ndarray], np.ndarray]:
 
 def score(name: str, act: Callable[[Any, np.ndarray], np.ndarray], player: Any, games: int, **kwargs: Any) -> float:
     """Share of games won, draws counting half, seats balanced."""
-    from envs.games import GAMES
-    from trainer.matches import play_out, seated
+    from trainer.envs.games import GAMES
+    from trainer.selfplay.matches import play_out, seated
 
     game = GAMES[name](games, **kwargs)
     game.reset(123)
@@ -146,8 +146,8 @@ def score(name: str, act: Callable[[Any, np.ndarray], np.ndarray], player: Any, 
 
 def tictactoe(keep: Path | None) -> list[Row]:
     """Outcomes over the whole game tree: against every move of a perfect player, and against a random one."""
-    from envs.games import GAMES
-    from envs.games.tictactoe import best_actions
+    from trainer.envs.games import GAMES
+    from trainer.envs.games.tictactoe import best_actions
 
     folder, minutes = trained("tictactoe_selfplay", keep)
     act, game = policy_of(folder), GAMES["tictactoe"](1)
@@ -180,7 +180,7 @@ def tictactoe(keep: Path | None) -> list[Row]:
 
 def connect_four(keep: Path | None) -> list[Row]:
     """Against random, the heuristic, OpenSpiel's tree search and perfect play."""
-    from envs.games.players import PLAYERS, random_player
+    from trainer.envs.games.players import PLAYERS, random_player
 
     folder, minutes = trained("connect_four_selfplay", keep)
     act, kwargs = policy_of(folder), kwargs_of(folder)
@@ -199,7 +199,7 @@ def connect_four(keep: Path | None) -> list[Row]:
 
 def ludo(keep: Path | None) -> list[Row]:
     """4,000 games each against random and the heuristic, seats balanced."""
-    from envs.games.players import PLAYERS, random_player
+    from trainer.envs.games.players import PLAYERS, random_player
 
     folder, minutes = trained("ludo_selfplay", keep)
     act, kwargs = policy_of(folder), kwargs_of(folder)

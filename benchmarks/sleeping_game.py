@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from envs.games import GAMES, TicTacToe
+from trainer.envs.games import GAMES, TicTacToe
 
 
 def sleeping(num_games: int, seconds: float = 0.05) -> Any:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from benchmarks.report import Row, parser, show
 
 if TYPE_CHECKING:
-    from trainer.system import System
+    from trainer.training.system import System
 
 RUN = (
     "preset=cartpole", "collector.num_workers=2", "collector.envs_per_worker=64", "evaluator.every_frames=1_000_000",

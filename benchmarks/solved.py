@@ -39,7 +39,7 @@ def against_perfect(act: Act, solve: Any, **kwargs: Any) -> tuple[float, float, 
     """
     from bitbully import Board
 
-    from envs.games import GAMES
+    from trainer.envs.games import GAMES
 
     games = 2 * len(OPENINGS)
     game, boards = GAMES["connect_four"](games, **kwargs), [Board() for _ in range(games)]

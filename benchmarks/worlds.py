@@ -20,7 +20,7 @@ def agent_steps_per_s(name: str, num_worlds: int, seconds: float, repeats: int) 
     """Of a world with its default settings: the best of the repeats, each of so many CPU seconds."""
     import numpy as np
 
-    from envs.worlds import WORLDS
+    from trainer.envs.worlds import WORLDS
 
     world = WORLDS[name](num_worlds)
     shape = (num_worlds, len(world.agents))
@@ -42,7 +42,7 @@ def main() -> None:
     made.add_argument("--num-worlds", type=int, default=NUM_WORLDS, help=f"worlds in lockstep ({NUM_WORLDS})")
     args = made.parse_args()
     from benchmarks.machine import Meter
-    from envs.worlds import WORLDS
+    from trainer.envs.worlds import WORLDS
 
     meter = Meter()
     rates = {name: agent_steps_per_s(name, args.num_worlds, args.seconds, args.repeats) for name in WORLDS}

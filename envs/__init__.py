@@ -1,11 +1,11 @@
 """Environments for the trainer: `make` gives a vector, `describe` says what it shows, `ENVS` lists the backends.
 
-``env`` is anything with the attributes of ``trainer.config.EnvConfig``; this package imports nothing of the trainer.
+``env`` is anything with the attributes of `trainer.config.sections.EnvConfig`; nothing else of the trainer is imported.
 
 A vector has ``spec``, ``num_envs``, ``reset(seed) -> observation``, ``step(action) -> (observation, reward, terminated,
 truncated)``, ``raw_reward`` and ``close()``. Its observation is a dict: leaf name -> [num_envs, *leaf.shape], one frame
 each, and ``action_mask`` bool [num_envs, num_actions] where ``spec.has_mask``. It hands out the same dict and arrays in
-every call and overwrites them in the next one. `envs.vector` says how episodes end.
+every call and overwrites them in the next one. `trainer.envs.vector` says how episodes end.
 
 A new backend is one file with a ``make`` as below and one line in `ENVS`.
 """
@@ -17,13 +17,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from envs import counting, envpool, grids, gymnasium, pettingzoo, selfplay
-from envs.faults import is_its_own, words_of
-from envs.gymnasium import make_single
-from envs.modules import import_modules
-from envs.selfplay import against_opponents
-from envs.spec import EnvError, EnvSpec, Leaf
-from envs.world import Solo
+from trainer.envs import counting, envpool, grids, gymnasium, pettingzoo, selfplay
+from trainer.envs.faults import is_its_own, words_of
+from trainer.envs.gymnasium import make_single
+from trainer.envs.modules import import_modules
+from trainer.envs.selfplay import against_opponents
+from trainer.envs.spec import EnvError, EnvSpec, Leaf
+from trainer.envs.world import Solo
 
 __all__ = [
     "ENVS",
@@ -95,7 +95,7 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
 
 
 def make_world(env: Any, num_envs: int, render_mode: str | None = None) -> Any:
-    """Any environment as a world (see `envs.world`): of the agents that it has, or of one.
+    """Any environment as a world (see `trainer.envs.world`): of the agents that it has, or of one.
 
     Raises:
         EnvError: as `make`.

@@ -1,7 +1,7 @@
 """Environments that are vectors by themselves: Gymnasium's ``vector_entry_point`` and EnvPool behind our interface.
 
 They must reset themselves on the next step (Gymnasium's ``AutoresetMode.NEXT_STEP``), and their observations are copied
-into arrays of ours, so that callers may rely on what `envs.vector` promises: the same arrays in every step.
+into arrays of ours, so that callers may rely on what `trainer.envs.vector` promises: the same arrays in every step.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs import masks
-from envs.closing import close_all
-from envs.faults import Unfit, is_its_own, is_looked_at, warn, words_of
-from envs.spaces import Field
-from envs.spec import EnvError, EnvSpec
-from envs.state import set_state, state_of
-from envs.vector import Observation, Step
-from envs.writing import allocate, batch_writer, fault_of_batch, outside
+from trainer.envs import masks
+from trainer.envs.closing import close_all
+from trainer.envs.faults import Unfit, is_its_own, is_looked_at, warn, words_of
+from trainer.envs.spaces import Field
+from trainer.envs.spec import EnvError, EnvSpec
+from trainer.envs.state import set_state, state_of
+from trainer.envs.vector import Observation, Step
+from trainer.envs.writing import allocate, batch_writer, fault_of_batch, outside
 
 
 class BatchedVector:
@@ -46,7 +46,7 @@ class BatchedVector:
             num_envs: N.
             clip_rewards: whether ``step`` returns the reward's sign; ``raw_reward`` float32 [N] is never clipped.
             env: an environment that exists already.
-            plain: whether all that it is made of are arrays, numbers and generators (`envs.state`).
+            plain: whether all that it is made of are arrays, numbers and generators (`trainer.envs.state`).
             mask_key: what a mask in ``info`` is called.
         """
         self._plain = plain
@@ -85,7 +85,7 @@ class BatchedVector:
         return self._observation
 
     def step(self, action: NDArray[np.int64]) -> Step:
-        """As `envs.vector.SyncVector.step`.
+        """As `trainer.envs.vector.SyncVector.step`.
 
         Raises:
             EnvError: the environment failed, or gave no finite reward or observation.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from envs import life
-from envs.faults import is_its_own, warn, words_of
+from trainer.envs import life
+from trainer.envs.faults import is_its_own, warn, words_of
 
 
 def close_all(environments: Iterable[Any], env_id: str) -> None:

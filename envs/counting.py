@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from envs.spec import EnvError, EnvSpec, Leaf
-from envs.state import set_state, state_of
-from envs.vector import Observation, Step
+from trainer.envs.spec import EnvError, EnvSpec, Leaf
+from trainer.envs.state import set_state, state_of
+from trainer.envs.vector import Observation, Step
 
 PRIME = 1_000_003
 FAULTS = ("raise", "kill", "hang", "nan", "nan_observation")
@@ -164,7 +164,7 @@ class _With:
 
 
 class CountingWorld:
-    """Counting vectors side by side, one for each agent; see `envs.world`."""
+    """Counting vectors side by side, one for each agent; see `trainer.envs.world`."""
 
     def __init__(self, vectors: list[CountingVector]) -> None:
         self._vectors, self.num_envs = vectors, vectors[0].num_envs
@@ -202,7 +202,7 @@ class CountingWorld:
 
 
 class CountingVector:
-    """N counting sub-environments; `envs.vector` says how a vector behaves, the file's head what is shown."""
+    """N counting sub-environments; `trainer.envs.vector` says how a vector behaves, the file's head what is shown."""
 
     def __init__(
         self, settings: Settings, env_id: str, num_envs: int, frame_stack: int, autoreset: bool, clip_rewards: bool
@@ -258,7 +258,7 @@ class CountingVector:
         return self._observation
 
     def step(self, action: NDArray[np.int64]) -> Step:
-        """As `envs.vector.SyncVector.step`.
+        """As `trainer.envs.vector.SyncVector.step`.
 
         Raises:
             EnvError: an action does not exist or is not legal, an episode was stepped past its end with

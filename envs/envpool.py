@@ -8,7 +8,7 @@ Two differences to the ``gymnasium`` backend that this file cannot remove: where
 step of its time limit, EnvPool reports a truncation only; and its Atari games have no sticky actions unless
 ``env.kwargs={repeat_action_probability: 0.25}``, press FIRE at reset (``use_fire_reset``) and stop after 27,000
 steps. ``preprocessing="atari"`` sets the rest to the usual values and gives one grey frame 84 x 84 a step, as
-`envs.gymnasium`.
+`trainer.envs.gymnasium`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from envs import masks
-from envs.batched import BatchedVector
-from envs.faults import words_of
-from envs.spaces import Field, action_count, fields_of, mask_field
-from envs.spec import EnvError, EnvSpec
+from trainer.envs import masks
+from trainer.envs.batched import BatchedVector
+from trainer.envs.faults import words_of
+from trainer.envs.spaces import Field, action_count, fields_of, mask_field
+from trainer.envs.spec import EnvError, EnvSpec
 
 ATARI = {
     "stack_num": 1,  # frames are stacked by the caller

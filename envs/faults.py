@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from envs.spec import EnvError
+from trainer.envs.spec import EnvError
 
 LONGEST = 600  # characters of a foreign message
 SHIMMY = (

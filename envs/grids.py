@@ -1,4 +1,4 @@
-"""Backend ``grid``: the worlds of `envs.worlds` (treasurehunt, cleanup, tag, iowa), many at a time.
+"""Backend ``grid``: the worlds of `trainer.envs.worlds` (treasurehunt, cleanup, tag, iowa), many at a time.
 
 ``env.kwargs`` goes to the world's constructor. Episodes end by their number of turns only, all at once.
 """
@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.spec import EnvError, EnvSpec, Leaf
-from envs.state import set_state, state_of
-from envs.world import Observation, Step
+from trainer.envs.spec import EnvError, EnvSpec, Leaf
+from trainer.envs.state import set_state, state_of
+from trainer.envs.world import Observation, Step
 
 
 class GridVector:
-    """``num_envs`` grid worlds that run in step, as a world (see `envs.world`).
+    """``num_envs`` grid worlds that run in step, as a world (see `trainer.envs.world`).
 
     Args:
         world: one of ``WORLDS``, already made.
@@ -86,7 +86,7 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> GridVector:
     Raises:
         EnvError: there is no such world, it does not take ``env.kwargs``, or it was to open a window.
     """
-    from envs.worlds import WORLDS  # only where they are played
+    from trainer.envs.worlds import WORLDS  # only where they are played
 
     if env.id not in WORLDS:
         near = difflib.get_close_matches(env.id, WORLDS, n=1)

@@ -9,7 +9,7 @@ with the maximum over the last two, grey, ``screen_size`` pixels square (84), ep
 life.
 ``max_episode_steps`` then counts steps of 4 frames. Sticky actions are the id's own (0.25 for ``ALE/...-v5``).
 
-``vectorization``: ``sync`` is `envs.vector`. ``native`` is the environment's own ``vector_entry_point``; it must
+``vectorization``: ``sync`` is `trainer.envs.vector`. ``native`` is the environment's ``vector_entry_point``; it must
 declare next-step autoreset and the same spaces as the single environment, and is seeded as a whole: ``reset(seed)``
 gives no sub-environment the seed that it has in ``sync``. ``auto`` takes it for the ids in `NATIVE` only.
 """
@@ -27,15 +27,15 @@ from typing import Any
 
 import gymnasium as gym
 
-from envs import life, masks
-from envs.batched import BatchedVector
-from envs.closing import close_all
-from envs.faults import SHIMMY, is_its_own, one_line, pair_of, refuse, words_of
-from envs.modules import import_modules
-from envs.spaces import Field, action_count, fields_of, mask_field, short
-from envs.spec import EnvError, EnvSpec
-from envs.vector import SyncVector
-from envs.writing import fault_of
+from trainer.envs import life, masks
+from trainer.envs.batched import BatchedVector
+from trainer.envs.closing import close_all
+from trainer.envs.faults import SHIMMY, is_its_own, one_line, pair_of, refuse, words_of
+from trainer.envs.modules import import_modules
+from trainer.envs.spaces import Field, action_count, fields_of, mask_field, short
+from trainer.envs.spec import EnvError, EnvSpec
+from trainer.envs.vector import SyncVector
+from trainer.envs.writing import fault_of
 
 # tests/envs/test_native.py shows for each of them: transitions from given states equal the single environment's within
 # float32, the final observation is kept, the time limit truncates, the next step resets, its state can be kept.

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.faults import Unfit
+from trainer.envs.faults import Unfit
 
 LIKE = re.compile(r"mask|valid|legal|avail|allow|possible|feasible|permit|admissible", re.IGNORECASE)
 METHOD = "action_masks"

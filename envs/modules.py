@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from envs.faults import is_its_own, words_of
-from envs.spec import EnvError
+from trainer.envs.faults import is_its_own, words_of
+from trainer.envs.spec import EnvError
 
 
 def import_modules(env: Any) -> None:

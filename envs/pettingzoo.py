@@ -1,9 +1,9 @@
-"""Backend ``pettingzoo``: any PettingZoo parallel environment with Discrete actions, as a world (see `envs.world`).
+"""Backend ``pettingzoo``: any PettingZoo parallel environment with Discrete actions, as a world (`trainer.envs.world`).
 
 Ids are modules with a ``parallel_env``: ``mpe2/simple_spread_v3``, ``sisl/pursuit_v4`` (looked for in pettingzoo),
 ``magent2/environments/battle_v4``. Agents may die, join late and differ in spaces; ``possible_agents`` says who there
 may be. An agent without a legal action is given all of them: what it chooses has no effect. Modules with an ``env``
-only are turn-based games, which `envs.games.turn_based` makes playable against opponents.
+only are turn-based games, which `trainer.envs.games.turn_based` makes playable against opponents.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs import life, masks
-from envs.closing import close_all
-from envs.faults import ALONE, Unfit, is_its_own, is_looked_at, of_rewards, one_line, pair_of, warn, words_of
-from envs.modules import import_modules
-from envs.spaces import Field, action_count, fields_of, mask_field
-from envs.spec import EnvError, EnvSpec
-from envs.world import Observation, Step
-from envs.writing import allocate, fault_of, outside, row_writer
+from trainer.envs import life, masks
+from trainer.envs.closing import close_all
+from trainer.envs.faults import ALONE, Unfit, is_its_own, is_looked_at, of_rewards, one_line, pair_of, warn, words_of
+from trainer.envs.modules import import_modules
+from trainer.envs.spaces import Field, action_count, fields_of, mask_field
+from trainer.envs.spec import EnvError, EnvSpec
+from trainer.envs.world import Observation, Step
+from trainer.envs.writing import allocate, fault_of, outside, row_writer
 
 ADVICE = "; wrap it in a module of your own, whose parallel_env or env numbers what can be done"
 

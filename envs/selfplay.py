@@ -5,7 +5,7 @@ what the opponents do in between, so that a loser's last reward is not lost, and
 is paid before its first decision belongs to that one's reward, so that a return is all that the game paid. The agent's
 seat goes round: sub-environment i plays its e-th episode on seat ``(i + e) % num_players``. Who sits on the other seats
 is drawn for each of them at the begin of each episode. Seats that the opponents say are the agent's own are played back
-as episodes of their own when the game is over (`envs.playback`).
+as episodes of their own when the game is over (`trainer.envs.playback`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from envs.games import GAMES, openspiel, turn_based
-from envs.games.players import PLAYERS, Player, random_player
-from envs.modules import import_modules
-from envs.pettingzoo import is_turn_based
-from envs.playback import Playback
-from envs.spec import EnvError, EnvSpec
-from envs.world import AGENT, Observation, Step
+from trainer.envs.games import GAMES, openspiel, turn_based
+from trainer.envs.games.players import PLAYERS, Player, random_player
+from trainer.envs.modules import import_modules
+from trainer.envs.pettingzoo import is_turn_based
+from trainer.envs.playback import Playback
+from trainer.envs.spec import EnvError, EnvSpec
+from trainer.envs.world import AGENT, Observation, Step
 
 ATTEMPTS = 1_000  # games begun until one asks the agent
 
@@ -37,7 +37,7 @@ class Opponents:
     """Who sits on the other seats of many games: functions, or networks that somebody else evaluates.
 
     Args:
-        players: functions of `envs.games.players`.
+        players: functions of `trainer.envs.games.players`.
         chances: float64 [len(players)], how often each is drawn; may be changed at any time.
         seed: of the draws.
 
@@ -78,10 +78,10 @@ class Opponents:
 
 
 class SelfPlay:
-    """``num_games`` games of one agent against `Opponents`; see `envs.world`.
+    """``num_games`` games of one agent against `Opponents`; see `trainer.envs.world`.
 
     Args:
-        game: whatever has the interface of `envs.games`, already made.
+        game: whatever has the interface of `trainer.envs.games`, already made.
         opponents: may be replaced before a reset.
 
     Attributes:
@@ -280,7 +280,7 @@ def _make_own(env: Any, num_games: int, render_mode: str | None = None) -> Any:
         raise EnvError(f"{env.id}: env.kwargs={env.kwargs} cannot be: {error}") from error
 
 
-# How a backend makes games of the interface of `envs.games`: ``maker(env, num_games, render_mode) -> game``.
+# How a backend makes games of the interface of `trainer.envs.games`: ``maker(env, num_games, render_mode) -> game``.
 GAME_MAKERS: dict[str, Callable[..., Any]] = {
     "game": _make_own, "openspiel": openspiel.make_game, "pettingzoo": turn_based.make_game,
 }  # fmt: skip

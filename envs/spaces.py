@@ -30,8 +30,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envs.faults import SHIMMY
-from envs.spec import EnvError, Leaf
+from trainer.envs.faults import SHIMMY
+from trainer.envs.spec import EnvError, Leaf
 
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 MOST_CATEGORIES = 2**20  # with 64 hidden units a layer of 256 MiB

@@ -53,10 +53,10 @@ class EnvSpec:
         action_start: what is added to an action before the environment sees it (``Discrete(n, start)``).
         has_mask: whether observations carry ``action_mask``, a bool array [num_envs, num_actions].
         max_episode_steps: the environment's time limit, if it is known.
-        mask_source: where masks come from, of those of `envs.masks`; empty where there are none, or the environment
-            is one of ours.
+        mask_source: where masks come from, of those of `trainer.envs.masks`; empty where there are none, or the
+            environment is one of ours.
         notes: what the user should know, a line each.
-        against_opponents: whether it is a game that one agent plays against opponents (`envs.selfplay`).
+        against_opponents: whether it is a game that one agent plays against opponents (`trainer.envs.selfplay`).
     """
 
     id: str

@@ -8,7 +8,7 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Binary, Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 
-from envs.spec import EnvSpec
+from trainer.envs.spec import EnvSpec
 
 
 class VectorEnvironment(EnvBase):
@@ -18,7 +18,7 @@ class VectorEnvironment(EnvBase):
     uses ``vector`` directly.
 
     Args:
-        vector: from :func:`envs.make`.
+        vector: from :func:`trainer.envs.make`.
     """
 
     def __init__(self, vector) -> None:

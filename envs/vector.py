@@ -8,8 +8,8 @@ Episodes end as in Gymnasium's ``AutoresetMode.NEXT_STEP``: the step that ends a
 observation; the following step ignores that sub-environment's action, resets it and returns its first observation with
 reward 0 and both flags False. With ``autoreset=False`` the caller calls `SyncVector.reset_where` instead.
 
-Action masks: `envs.masks` says where they come from, and what holds where nothing is legal. A mask may be missing where
-an episode ended. Observations: `envs.writing` refuses what cannot be stored as it is.
+Action masks: `trainer.envs.masks` says where they come from, and what holds where nothing is legal. A mask may be
+missing where an episode ended. Observations: `trainer.envs.writing` refuses what cannot be stored as it is.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs import life, masks
-from envs.closing import close_all
-from envs.faults import ALONE, Unfit, fault_of_step, is_its_own, is_looked_at, pair_of, warn, words_of
-from envs.spaces import Field
-from envs.spec import EnvError, EnvSpec
-from envs.state import generator_state, set_state, state_of
-from envs.writing import allocate, fault_of, outside, row_writer
+from trainer.envs import life, masks
+from trainer.envs.closing import close_all
+from trainer.envs.faults import ALONE, Unfit, fault_of_step, is_its_own, is_looked_at, pair_of, warn, words_of
+from trainer.envs.spaces import Field
+from trainer.envs.spec import EnvError, EnvSpec
+from trainer.envs.state import generator_state, set_state, state_of
+from trainer.envs.writing import allocate, fault_of, outside, row_writer
 
 Observation = dict[str, NDArray[Any]]
 Step = tuple[Observation, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]

@@ -3,7 +3,7 @@
 A world has ``agents`` (names), ``specs`` (an `EnvSpec` for each), ``num_envs``, ``reset(seed) -> observations``,
 ``step(actions) -> steps``, ``present``, ``raw_rewards``, ``render()`` and ``close()``. Observations, actions (int64
 [num_envs]) and steps are lists with an entry for each agent; an entry is what a vector of that agent alone would give
-(`envs.make`): a step is ``(observation, reward, terminated, truncated)``.
+(`trainer.envs.make`): a step is ``(observation, reward, terminated, truncated)``.
 
 ``present[a]`` bool [num_envs]: whether agent a acts on the observation that was given last. It does not where its
 episode has just ended (the observation is its final one), nor where it died or has not joined; its action there has no
@@ -11,7 +11,7 @@ effect.
 When all agents of a sub-environment have ended, the next step starts its next episode, whatever the actions.
 
 A world may have ``given``, a list of int64 [num_envs] like ``present``: actions that are taken whatever the agents
-choose, -1 where they do choose (`envs.selfplay`). An episode of such actions is not one that the agent played.
+choose, -1 where they do choose (`trainer.envs.selfplay`). An episode of such actions is not one that the agent played.
 
 A world whose ``state()`` is not None can go on elsewhere: ``set_state(state, actions)`` puts another one of the same
 making, which was reset, where it stood, and returns what is observed there. ``actions[a][i]``, int64 [steps], are agent
@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from envs.spec import EnvSpec
+from trainer.envs.spec import EnvSpec
 
 Observation = dict[str, np.ndarray]
 Step = tuple[Observation, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]
@@ -39,7 +39,7 @@ class Solo:
     """A vector environment as a world of one agent.
 
     Args:
-        vector: from :func:`envs.make`, resetting by itself.
+        vector: from :func:`trainer.envs.make`, resetting by itself.
     """
 
     agents: tuple[str, ...] = (AGENT,)

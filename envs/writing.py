@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.faults import Unfit
-from envs.spaces import Field
+from trainer.envs.faults import Unfit
+from trainer.envs.spaces import Field
 
 EXACT = 2**24  # float32 holds every integer up to it
 SLACK = 1e-5  # relative, of bounds, for rounding
@@ -226,7 +226,7 @@ def _range_check(field: Field, out: NDArray[Any]) -> Callable[[], bool]:
 def _target(field: Field, out: NDArray[Any]) -> tuple[NDArray[Any], Any]:
     """What is written into, and by which of NumPy's rules: values that it would change are refused by their type."""
     if _is_mask(field):
-        return out, "unsafe"  # of any type; `envs.masks` sees that it holds 0 and 1
+        return out, "unsafe"  # of any type; `trainer.envs.masks` sees that it holds 0 and 1
     if field.leaf.dtype == "float32":
         return out, "same_kind"
     if field.leaf.dtype == "bool" and field.space.dtype != np.bool_:

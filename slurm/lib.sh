@@ -85,8 +85,8 @@ combinations() {
   need_python
   "$PYTHON" -c '
 import sys
-from trainer.compose import jobs, load
-from trainer.config import ConfigError
+from trainer.config.compose import jobs, load
+from trainer.config.sections import ConfigError
 run_dir, scratch, *overrides = sys.argv[1:]
 own = [f"run_dir={run_dir}/agent_0", f"replay.scratch_dir={scratch}/agent_0"]
 try:

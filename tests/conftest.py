@@ -23,7 +23,7 @@ from typing import Any  # noqa: E402
 
 import pytest  # noqa: E402
 
-from trainer.config import Config  # noqa: E402
+from trainer.config.sections import Config  # noqa: E402
 
 SMALL: dict[str, dict[str, Any]] = {
     "env": {"id": "Counting", "backend": "counting"},
@@ -61,10 +61,10 @@ def small_config(make_config: Callable[..., Config], tmp_path: Path) -> Callable
 
 @pytest.fixture(scope="session", autouse=True)
 def declared_rows() -> Iterator[None]:
-    """No run of any test writes a figure that `trainer.rows` does not declare, or one of another type."""
-    from trainer import rows
-    from trainer.loggers import Loggers
-    from trainer.loggers.sink import plain_value
+    """No run of any test writes a figure that `trainer.telemetry.rows` does not declare, or one of another type."""
+    from trainer.telemetry import rows
+    from trainer.telemetry.loggers import Loggers
+    from trainer.telemetry.loggers.sink import plain_value
 
     write = Loggers.write
 
@@ -83,7 +83,7 @@ def real_run(make_config: Callable[..., Config], tmp_path_factory: pytest.TempPa
 
     CartPole for 3,000 frames in rounds: training begins at 200, an evaluation comes after each fifth hundred.
     """
-    from trainer.train import train
+    from trainer.training.train import train
 
     config = make_config(
         tmp_path_factory.mktemp("real") / "run", seed=7, budget_frames=3_000,
@@ -104,7 +104,7 @@ def real_rows(real_run: Path) -> list[dict[str, Any]]:
 @pytest.fixture(scope="session")
 def game_run(make_config: Callable[..., Config], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run of tic-tac-toe with a few snapshots; whoever changes it makes a copy."""
-    from trainer.train import train
+    from trainer.training.train import train
 
     config = make_config(
         tmp_path_factory.mktemp("game") / "run", budget_frames=1_500, env={"id": "tictactoe", "backend": "game"},
@@ -117,13 +117,14 @@ def game_run(make_config: Callable[..., Config], tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def started() -> Iterator[Callable[[Config], Any]]:
-    """Builds and starts a system as `trainer.train.train` does, and closes it at the test's end."""
+    """Builds and starts a system as `trainer.training.train.train` does, and closes it at the test's end."""
     import torch
 
-    import envs
-    from trainer import building, run_folder
-    from trainer.loggers import RunInfo, open_loggers
-    from trainer.signals import StopSignals
+    from trainer import envs
+    from trainer.host.signals import StopSignals
+    from trainer.run_folder import folder as run_folder
+    from trainer.telemetry.loggers import RunInfo, open_loggers
+    from trainer.training import building
 
     opened: list[Any] = []
     folders = ExitStack()

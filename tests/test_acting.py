@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from envs import EnvSpec, Leaf
-from trainer.acting import Explorer, FrameStacks, apex_ladder, greedy_policy, linear_epsilon
-from trainer.config import AlgorithmConfig, CollectorConfig
-from trainer.networks import QNetwork
+from trainer.acting.exploration import Explorer, FrameStacks, apex_ladder, greedy_policy, linear_epsilon
+from trainer.config.sections import AlgorithmConfig, CollectorConfig
+from trainer.envs import EnvSpec, Leaf
+from trainer.networks.q_network import QNetwork
 
 STACKED = EnvSpec(
     "test",

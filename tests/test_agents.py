@@ -18,24 +18,24 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-import envs
-from envs import EnvSpec, Leaf
-from envs.counting import AGENT_STREAMS, expected_reward
-from trainer import checkpoint
-from trainer.acting import Crew, greedy_policy
-from trainer.agents import AgentPlan, plan_agents, without_scheme
+from trainer import envs
+from trainer.acting.exploration import Crew, greedy_policy
 from trainer.algorithms import ALGORITHMS
-from trainer.boards import flatten_parameters
-from trainer.config import AlgorithmConfig, Config, ConfigError, LearnerConfig
-from trainer.learning import Learner
-from trainer.overrides import own_config
-from trainer.processes.collector import CollectorPlan
-from trainer.saving import save
-from trainer.schedules import run_async
-from trainer.seeds import SEEDS_PER_RUN
-from trainer.stacking import Stack
-from trainer.system import System, use_fork_server
-from trainer.train import train
+from trainer.config.overrides import own_config
+from trainer.config.sections import AlgorithmConfig, Config, ConfigError, LearnerConfig
+from trainer.envs import EnvSpec, Leaf
+from trainer.envs.counting import AGENT_STREAMS, expected_reward
+from trainer.host.seeds import SEEDS_PER_RUN
+from trainer.learning.stacking import Stack
+from trainer.learning.update import Learner
+from trainer.memory.boards import flatten_parameters
+from trainer.roles.agents import AgentPlan, plan_agents, without_scheme
+from trainer.roles.collector import CollectorPlan
+from trainer.run_folder import checkpoint
+from trainer.training.saving import save
+from trainer.training.schedules import run_async
+from trainer.training.system import System, use_fork_server
+from trainer.training.train import train
 
 COUNTING = {"id": "Counting", "backend": "counting_agents", "kwargs": {"num_agents": 3, "max_length": 9}}
 VECTOR = EnvSpec("vector", (Leaf("observation", (6,), "float32", "vector"),), num_actions=3)
@@ -237,7 +237,7 @@ def test_updates_are_those_that_finished_episodes_owe(
 
 def final_weights(config: Config, poison: bool, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
     """Weights of all agents after a run, in which agent_1's replay and weights are spoilt half way."""
-    from trainer import schedules
+    from trainer.training import schedules
 
     original = schedules.run_sync
 

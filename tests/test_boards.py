@@ -16,9 +16,11 @@ import torch.multiprocessing as mp
 from tensordict import TensorDict
 from torch import Tensor
 
-from envs import EnvSpec, Leaf
 from trainer.algorithms import ALGORITHMS
-from trainer.boards import (
+from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.envs import EnvSpec, Leaf
+from trainer.learning.update import Learner
+from trainer.memory.boards import (
     EPISODES_KEPT,
     ERROR_BYTES,
     RUN,
@@ -30,9 +32,7 @@ from trainer.boards import (
     flatten_parameters,
     ordered_leaves,
 )
-from trainer.config import AlgorithmConfig, LearnerConfig
-from trainer.learning import Learner
-from trainer.system import use_fork_server
+from trainer.training.system import use_fork_server
 
 NUMEL = 1_000_000
 PULLS, MIXED, BACKWARDS, VERSION, UNGUARDED_TORN = range(5)

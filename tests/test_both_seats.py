@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-import envs
-from envs.games import GAMES
-from envs.games.players import random_player
-from envs.selfplay import Opponents, SelfPlay
-from trainer.agents import make_policy, plan_agents
-from trainer.boards import ControlBoard
-from trainer.config import Config
-from trainer.pool import LATEST, open_pool
-from trainer.processes.collector import CollectorPlan, Rollout
-from trainer.processes.learner import Agent
-from trainer.replay import worker_rows
+from trainer import envs
+from trainer.algorithms import make_policy
+from trainer.config.sections import Config
+from trainer.envs.games import GAMES
+from trainer.envs.games.players import random_player
+from trainer.envs.selfplay import Opponents, SelfPlay
+from trainer.memory.boards import ControlBoard
+from trainer.replay.streams import worker_rows
+from trainer.roles.agents import plan_agents
+from trainer.roles.collector import CollectorPlan, Rollout
+from trainer.roles.learner import Agent
+from trainer.selfplay.pool import LATEST, open_pool
 
 GAME = {"id": "tictactoe", "backend": "game"}
 N, STEPS, GAMMA = 4, 300, 0.5

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from trainer import manifest
-from trainer.checkpoint import load, numbered, save, write_aside
 from trainer.reading import ReadError
+from trainer.run_folder import manifest
+from trainer.run_folder.checkpoint import load, numbered, save, write_aside
 
 
 class Malicious:

@@ -10,8 +10,10 @@ from typing import Any, get_type_hints
 import pytest
 import yaml
 
-from trainer.compose import GROUPS, check, choose_preset, jobs, load, preset_env_id
-from trainer.config import (
+from trainer.config.compose import GROUPS, check, choose_preset, jobs, load, preset_env_id
+from trainer.config.fields import nearest
+from trainer.config.machine import available_cores
+from trainer.config.sections import (
     CONFIG_DIR,
     Config,
     ConfigError,
@@ -22,10 +24,8 @@ from trainer.config import (
     to_dict,
     to_yaml,
 )
-from trainer.fields import nearest
-from trainer.machine import available_cores
-from trainer.run_folder import versions
-from trainer.validation import validate
+from trainer.config.validation import validate
+from trainer.run_folder.folder import versions
 
 FILES = [(group, option) for group in GROUPS for option in group_options(group)]
 PRESETS = group_options("preset")

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from envs import EnvSpec, Leaf
 from trainer.algorithms import ALGORITHMS, Algorithm
-from trainer.config import AlgorithmConfig, LearnerConfig
-from trainer.diagnostics import diagnose
+from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.envs import EnvSpec, Leaf
+from trainer.learning.diagnostics import diagnose
 
 TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), num_actions=2)
 MASKED = EnvSpec("toy", TOY.leaves, num_actions=2, has_mask=True)

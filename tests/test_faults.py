@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 import torch
 
-from trainer import checkpoint
-from trainer.config import Config
-from trainer.errors import RunFailed, device_failure
-from trainer.train import train
+from trainer.config.sections import Config
+from trainer.host.errors import RunFailed, device_failure
+from trainer.run_folder import checkpoint
+from trainer.training.train import train
 
 ROOT = Path(__file__).parent.parent
 LATE = 60  # steps of the environment until the fault

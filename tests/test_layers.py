@@ -1,4 +1,4 @@
-"""The layers of the house: who may import whom, who starts processes, who knows wandb; read from the source."""
+"""The packages of the house: which may import which, who starts processes, who knows wandb; read from the source."""
 
 from __future__ import annotations
 
@@ -10,32 +10,29 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# From the top down: a part imports parts of lower lines only. A new file of trainer/ is given its place here.
-LAYERS = [
-    {"run", "eval", "play"},
-    {"train"},
-    {"final"},
-    {"schedules", "building", "saving", "resume", "league", "play_games"},
-    {"system", "forkserver", "finished"},
-    {"collectors", "evaluators", "tasks", "final_episodes"},
-    {"learners", "server", "parts"},
-    {"processes"},
-    {"shared_device"},
-    {"diagnostics", "stacking", "shared", "needs", "seat", "matches", "opponents"},
-    {"agents", "priorities", "learning", "replay_copy", "pool", "child"},
-    {"algorithms", "acting", "pulse", "replay", "recording", "checkpoint", "telemetry", "trace"},
-    {"networks", "metrics", "loggers", "boards", "limiter", "plot", "resources", "run_folder", "compose", "timeline"}
-    | {"signals", "errors", "determinism", "seeds", "silence", "scripting", "league_picture", "human"}
-    | {"programs", "output"},
-    {"validation", "arguments", "blocks", "scratch", "rows", "pictures", "video"},
-    {"plausibility"},
-    {"consistency", "overrides"},
-    {"config"},
-    {"machine", "leftovers"},
-    {"fields"},
-    {"reading", "manifest"},
+# From the top down, each with its one job (its `__init__.py` says it): a package imports packages below it only.
+PACKAGES = [
+    "commands",
+    "training",
+    "shared_gradient",
+    "roles",
+    "selfplay",
+    "learning",
+    "telemetry",
+    "acting",
+    "algorithms",
+    "networks",
+    "replay",
+    "host",
+    "memory",
+    "run_folder",
+    "config",
+    "reading",  # a file: what reads files, and says of a damaged one what is wrong
+    "envs",
 ]
-HEIGHT = {part: len(LAYERS) - line for line, parts in enumerate(LAYERS) for part in parts}
+HEIGHT = {package: len(PACKAGES) - line for line, package in enumerate(PACKAGES)}
+# `python -m trainer.run` and the like: nothing but the call of a command.
+ENTRIES = {"run", "eval", "play", "plot", "league", "timeline"}
 
 # Whatever starts a process or says how one is started.
 STARTERS = {
@@ -54,16 +51,25 @@ STARTERS = {
     "AsyncVectorEnv",
     "ParallelEnv",
 }
-LIGHT = {  # loaded before the arguments are known to be right
-    "reading", "fields", "machine", "config", "overrides", "consistency", "plausibility", "validation", "arguments",
-    "compose", "run",
-}  # fmt: skip
-HEAVY = {"torch", "torchrl", "tensordict", "gymnasium", "numpy", "wandb"}
+LIGHT = ["trainer/reading.py", "trainer/run.py", "trainer/commands/run.py", "trainer/config/*.py"]  # loaded before the
+HEAVY = {"torch", "torchrl", "tensordict", "gymnasium", "numpy", "wandb"}  # arguments are known to be right
+
+
+def sources(root: Path) -> list[Path]:
+    """The files of trainer/ and envs/; trainer/envs is a link to the latter."""
+    own = [path for path in root.glob("trainer/**/*.py") if not path.is_relative_to(root / "trainer" / "envs")]
+    return sorted([*own, *root.glob("envs/**/*.py")])
+
+
+def module_of(path: Path, root: Path) -> tuple[str, ...]:
+    """The file's name as a module: trainer.learning.update, trainer.envs.vector."""
+    pieces = path.relative_to(root).with_suffix("").parts
+    return ("trainer", *pieces) if pieces[0] == "envs" else pieces
 
 
 def imported(path: Path, root: Path) -> Iterator[str]:
     """Dotted names that a file imports anywhere, also within functions; ``from a import b`` yields a and a.b."""
-    package = path.relative_to(root).parent.parts
+    package = module_of(path, root)[:-1]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -86,52 +92,48 @@ def names(path: Path) -> set[str]:
     return found
 
 
-def part_of(module: str) -> tuple[str, str]:
-    """The part of trainer that a dotted name belongs to, and the module within it: processes, learner."""
-    pieces = module.split(".")
-    return (pieces[1] if len(pieces) > 1 else ""), (pieces[2] if len(pieces) > 2 else "")
-
-
 def breaches(root: Path) -> list[str]:
-    """Every breach of the layers below ``root``, as a sentence."""
+    """Every breach of the packages' order below ``root``, as a sentence."""
     found = []
-    for path in sorted(root.glob("envs/**/*.py")):
-        for module in imported(path, root):
-            if module.split(".")[0] == "trainer":
-                found.append(f"{path.relative_to(root)} imports {module}: envs knows nothing of trainer")
-    for path in sorted(root.glob("trainer/**/*.py")):
+    for path in sources(root):
         name = str(path.relative_to(root))
-        part, module = part_of(name.removesuffix(".py").replace("/", "."))
-        if part == "__init__":
-            part = ""
-        if part and part not in HEIGHT:
-            found.append(f"{name} has no place in LAYERS of tests/test_layers.py")
+        pieces = module_of(path, root)
+        package = pieces[1] if pieces[1] != "__init__" else ""
+        height = HEIGHT.get(package, len(PACKAGES) + 1 if package in ENTRIES else 0)
+        if package and not height:
+            found.append(f"{name} has no place in PACKAGES of tests/test_layers.py")
             continue
         for other in set(imported(path, root)):
-            if other.split(".")[0] == "wandb" and name != "trainer/loggers/wandb.py":
-                found.append(f"{name} imports wandb: only trainer/loggers/wandb.py does")
-            if other.split(".")[0] != "trainer":
-                continue
-            other_part, other_module = part_of(other)
-            if other_part not in HEIGHT:
-                continue  # a name out of trainer/__init__.py
-            # Processes import one another never; but a local agent is made of a collector's and a learner's part.
-            within = other_part == part and (
-                part != "processes" or other_module in ("", module) or module == "local_agent"
-            )
-            if not within and HEIGHT[other_part] >= HEIGHT.get(part, 0):
-                found.append(f"{name} imports {other}: imports go downward only")
-    for path in sorted([*root.glob("trainer/**/*.py"), *root.glob("envs/**/*.py")]):
+            top, *rest = other.split(".")
+            if top == "wandb" and name != "trainer/telemetry/loggers/wandb.py":
+                found.append(f"{name} imports wandb: only trainer/telemetry/loggers/wandb.py does")
+            if top in ("envs", "configs"):
+                found.append(f"{name} imports {other}: it is trainer.{top}, as that name may be the user's own")
+            if top == "trainer" and rest and rest[0] != package and rest[0] in (HEIGHT.keys() | ENTRIES):
+                if HEIGHT.get(rest[0], len(PACKAGES) + 1) >= height:
+                    found.append(f"{name} imports {other}: imports go downward only")
         starters = names(path) & STARTERS
-        if starters and path != root / "trainer/system.py":
-            found.append(f"{path.relative_to(root)} names {', '.join(sorted(starters))}: only system starts processes")
-    for part in LIGHT:
-        path = root / f"trainer/{part}.py"
-        heavy = {module.split(".")[0] for module in imported(path, root)} & HEAVY if path.exists() else set()
-        if heavy:
+        if starters and name != "trainer/training/system.py":
             found.append(
-                f"trainer/{part}.py imports {', '.join(sorted(heavy))}: wrong arguments are to be told at once"
+                f"{name} names {', '.join(sorted(starters))}: only trainer/training/system.py starts processes"
             )
+    for path in sorted(path for pattern in LIGHT for path in root.glob(pattern)):
+        heavy = {module.split(".")[0] for module in imported(path, root)} & HEAVY
+        if heavy:
+            name = path.relative_to(root)
+            found.append(f"{name} imports {', '.join(sorted(heavy))}: wrong arguments are to be told at once")
+    return found
+
+
+def arrows(root: Path) -> dict[str, set[str]]:
+    """The packages that each package imports."""
+    found: dict[str, set[str]] = {}
+    for path in sources(root):
+        package = module_of(path, root)[1]
+        for other in imported(path, root):
+            top, *rest = other.split(".")
+            if top == "trainer" and rest and rest[0] in HEIGHT and rest[0] != package:
+                found.setdefault(package, set()).add(rest[0])
     return found
 
 
@@ -141,37 +143,44 @@ def test_no_lock_stands_between_processes() -> None:
     But for W&B's uploads, and for TorchRL's wait for a worker that takes a dead one's place, while learning goes on.
     """
     banned = {"Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "Thread", "ThreadPoolExecutor"}
-    for path in [*ROOT.glob("trainer/**/*.py"), *ROOT.glob("envs/**/*.py")]:
-        allowed = {"Thread"} if path == ROOT / "trainer/collectors.py" else set()
-        if path != ROOT / "trainer/loggers/wandb.py":
+    for path in sources(ROOT):
+        allowed = {"Thread"} if path == ROOT / "trainer/training/collectors.py" else set()
+        if path != ROOT / "trainer/telemetry/loggers/wandb.py":
             assert not names(path) & banned - allowed, path
 
 
-def test_the_house_keeps_its_layers() -> None:
+def test_imports_go_downward_only() -> None:
     assert breaches(ROOT) == []
+
+
+def test_every_package_says_its_job_and_the_top_level_holds_commands_only() -> None:
+    for package in PACKAGES:
+        if (ROOT / "trainer" / package).is_dir():
+            assert ast.get_docstring(ast.parse((ROOT / "trainer" / package / "__init__.py").read_text())), package
+    assert {path.stem for path in (ROOT / "trainer").glob("*.py")} == ENTRIES | {"__init__", "reading"}
 
 
 @pytest.mark.parametrize(
     ("file", "source", "breach"),
     [
-        ("trainer/config.py", "from trainer.replay import x", "trainer/config.py imports trainer.replay"),
-        ("trainer/networks.py", "import trainer.metrics", "trainer/networks.py imports trainer.metrics"),
-        ("trainer/replay.py", "def f():\n    from trainer import system", "imports trainer.system"),
-        ("trainer/eval.py", "from trainer.run import main", "trainer/eval.py imports trainer.run"),
-        ("trainer/processes/learner.py", "from .collector import x", "imports trainer.processes.collector"),
-        ("trainer/processes/learner.py", "from trainer.processes import collector", "trainer.processes.collector"),
-        ("trainer/__init__.py", "from trainer.config import Config", "trainer/__init__.py imports trainer.config"),
-        ("trainer/metrics.py", "import wandb.sdk", "trainer/metrics.py imports wandb"),
+        ("trainer/config/sections.py", "from trainer.replay.streams import x", "imports trainer.replay.streams"),
+        ("trainer/networks/a.py", "import trainer.telemetry.metrics", "imports trainer.telemetry.metrics"),
+        ("trainer/replay/a.py", "def f():\n    from trainer.training import system", "imports trainer.training.system"),
+        ("trainer/replay/a.py", "from ..training import system", "imports trainer.training.system"),
+        ("trainer/commands/eval.py", "from trainer.run import main", "imports trainer.run"),
+        ("trainer/telemetry/metrics.py", "import wandb.sdk", "trainer/telemetry/metrics.py imports wandb"),
         ("trainer/newcomer.py", "", "trainer/newcomer.py has no place"),
-        ("trainer/processes/collector.py", "import multiprocessing as mp\nmp.Process()", "names Process"),
+        ("trainer/new/comer.py", "", "trainer/new/comer.py has no place"),
+        ("trainer/roles/collector.py", "import multiprocessing as mp\nmp.Process()", "names Process"),
         (
             "trainer/algorithms/dqn.py",
             "from torchrl.collectors import MultiAsyncCollector",
             "names MultiAsyncCollector",
         ),
         ("envs/vector.py", "from gymnasium.vector import AsyncVectorEnv", "names AsyncVectorEnv"),
-        ("envs/spec.py", "from trainer.config import EnvConfig", "envs knows nothing of trainer"),
-        ("trainer/config.py", "def f():\n    import torch.nn", "trainer/config.py imports torch"),
+        ("envs/spec.py", "from trainer.config.sections import EnvConfig", "envs/spec.py imports trainer.config"),
+        ("trainer/roles/collector.py", "import envs", "imports envs: it is trainer.envs"),
+        ("trainer/config/sections.py", "def f():\n    import torch.nn", "trainer/config/sections.py imports torch"),
     ],
 )
 def test_breach_is_found(file: str, source: str, breach: str, tmp_path: Path) -> None:
@@ -184,11 +193,16 @@ def test_breach_is_found(file: str, source: str, breach: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("trainer/system.py", "import multiprocessing as mp\nfrom trainer.processes import collector\nmp.Process()"),
-        ("trainer/processes/learner.py", "from trainer.algorithms import build\nfrom ..config import Config"),
-        ("trainer/loggers/wandb.py", "import wandb\nfrom .sink import Sink\nfrom trainer.loggers.csv import x"),
-        ("trainer/run.py", "from trainer import system, config\nfrom envs.spec import EnvError"),
+        (
+            "trainer/training/system.py",
+            "import multiprocessing as mp\nfrom trainer.roles import collector\nmp.Process()",
+        ),
+        ("trainer/roles/learner.py", "from trainer.algorithms import build\nfrom ..config.sections import Config"),
+        ("trainer/telemetry/loggers/wandb.py", "import wandb\nfrom .sink import Sink"),
+        ("trainer/commands/run.py", "from trainer.config import sections\nfrom trainer.envs.spec import EnvError"),
+        ("trainer/run.py", "from trainer.commands.run import main"),
         ("trainer/algorithms/dqn.py", "from trainer.algorithms.algorithm import Algorithm"),
+        ("envs/vector.py", "from trainer.envs.spec import EnvSpec"),
     ],
 )
 def test_what_is_allowed_is_let_through(file: str, source: str, tmp_path: Path) -> None:

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 import torch
 
-from envs.games import GAMES
-from envs.games.players import PLAYERS, random_player
-from trainer import league
-from trainer.agents import make_policy
-from trainer.boards import flatten_parameters
-from trainer.config import Config, EnvConfig, from_yaml
-from trainer.league import ratings, round_robin
-from trainer.matches import network_players, seated
-from trainer.metrics import wilson
-from trainer.train import train
+from trainer.algorithms import make_policy
+from trainer.config.sections import Config, EnvConfig, from_yaml
+from trainer.envs.games import GAMES
+from trainer.envs.games.players import PLAYERS, random_player
+from trainer.memory.boards import flatten_parameters
+from trainer.selfplay import league
+from trainer.selfplay.league import ratings, round_robin
+from trainer.selfplay.matches import network_players, seated
+from trainer.telemetry.metrics import wilson
+from trainer.training.train import train
 
 GAME = {"id": "tictactoe", "backend": "game"}
 

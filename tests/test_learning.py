@@ -20,14 +20,14 @@ from torch._inductor import config as inductor
 from torchrl.modules import QValueActor
 from torchrl.objectives import DQNLoss, HardUpdate, SoftUpdate
 
-from envs import EnvSpec, Leaf
-from trainer import checkpoint
 from trainer.algorithms import ALGORITHMS, Algorithm
 from trainer.algorithms.dqn import td_error
-from trainer.config import AlgorithmConfig, LearnerConfig
-from trainer.learning import Learner, NotFinite, feed, linear, parameter_groups
-from trainer.replay import Batch, StreamLayout, StreamReplay, StreamSampler, open_storage, to_tensordict
-from trainer.resources import prepare_process
+from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.envs import EnvSpec, Leaf
+from trainer.host.resources import prepare_process
+from trainer.learning.update import Learner, NotFinite, feed, linear, parameter_groups
+from trainer.replay.streams import Batch, StreamLayout, StreamReplay, StreamSampler, open_storage, to_tensordict
+from trainer.run_folder import checkpoint
 
 CPU = torch.device("cpu")
 VECTOR = EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), num_actions=3)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from trainer.limiter import Limiter
+from trainer.learning.limiter import Limiter
 
 
 def limiter(updates: int = 0, **changes) -> Limiter:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from trainer.metrics import Every, EverySeconds, Rate, ReturnWindow, bottleneck
+from trainer.telemetry.metrics import Every, EverySeconds, Rate, ReturnWindow, bottleneck
 
 
 def test_rate_is_the_slope_over_the_window():
@@ -138,5 +138,6 @@ def test_bottleneck_names_who_is_waited_for(collectors, learner, target, side, r
 
 
 def test_metrics_and_loggers_do_not_import_torch_or_wandb():
-    code = "import sys, trainer.metrics, trainer.loggers; print(sorted({'torch', 'wandb'} & set(sys.modules)))"
+    code = "import sys, trainer.telemetry.metrics, trainer.telemetry.loggers; "
+    code += "print(sorted({'torch', 'wandb'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from envs import EnvSpec, Leaf
-from trainer.config import AlgorithmConfig
-from trainer.networks import ACTIVATIONS, Flatten, OneHot, QNetwork, dense, parameter_count
+from trainer.config.sections import AlgorithmConfig
+from trainer.envs import EnvSpec, Leaf
+from trainer.networks.q_network import ACTIVATIONS, Flatten, OneHot, QNetwork, dense, parameter_count
 
 
 def spec(*leaves: Leaf, num_actions: int = 3) -> EnvSpec:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torchrl.envs import ExplorationType, set_exploration_type
 from torchrl.modules import NoisyLinear as TorchRLNoisyLinear
 
-from envs import EnvSpec, Leaf
-from trainer.config import AlgorithmConfig
-from trainer.networks import NoisyLinear, QNetwork
+from trainer.config.sections import AlgorithmConfig
+from trainer.envs import EnvSpec, Leaf
+from trainer.networks.q_network import NoisyLinear, QNetwork
 
 SPEC = EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), num_actions=3)
 

@@ -9,13 +9,13 @@ import imageio.v3 as imageio
 import numpy as np
 import pytest
 
-import envs
-from envs.worlds import treasurehunt
-from trainer import play
-from trainer.config import Config
-from trainer.finished import open_run
-from trainer.processes.evaluator import evaluate
-from trainer.train import train
+from trainer import envs
+from trainer.commands import play
+from trainer.commands.finished import open_run
+from trainer.config.sections import Config
+from trainer.envs.worlds import treasurehunt
+from trainer.roles.evaluator import evaluate
+from trainer.training.train import train
 
 
 def test_a_world_of_several_agents_is_played_into_a_gif(

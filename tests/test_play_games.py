@@ -11,7 +11,7 @@ from pathlib import Path
 import imageio.v3 as imageio
 import pytest
 
-from trainer import play
+from trainer.commands import play
 
 EVERY_CELL = "".join(f"{cell}\n" for cell in range(9)) * 9
 

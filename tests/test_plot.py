@@ -9,7 +9,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from trainer import plot, rows
+from trainer.telemetry import plot, rows
 
 
 @pytest.fixture

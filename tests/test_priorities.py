@@ -11,12 +11,12 @@ import torch
 from scipy.stats import chisquare
 from torchrl.data.replay_buffers import samplers as torchrl_samplers
 
-from envs import EnvSpec, Leaf
 from tests.test_replay import GAMMA, Streams, make_streams
 from trainer.algorithms.targets import first_priority
-from trainer.config import AlgorithmConfig
-from trainer.priorities import FANOUT, PrioritizedStreamSampler, PriorityTree
-from trainer.replay import StreamReplay, StreamSampler, open_storage, row_bytes, row_spec, worker_rows
+from trainer.config.sections import AlgorithmConfig
+from trainer.envs import EnvSpec, Leaf
+from trainer.replay.priorities import FANOUT, PrioritizedStreamSampler, PriorityTree
+from trainer.replay.streams import StreamReplay, StreamSampler, open_storage, row_bytes, row_spec, worker_rows
 
 STACKED = EnvSpec("test", (Leaf("observation", (2,), "float32", "vector", stack=3),), num_actions=4)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trainer.recording import record
+from trainer.networks.recording import record
 
 
 def recorded(function, *example: Tensor):

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from envs import EnvSpec, Leaf
 from trainer.algorithms import ALGORITHMS
-from trainer.config import AlgorithmConfig, LearnerConfig
-from trainer.replay import (
+from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.envs import EnvSpec, Leaf
+from trainer.replay.streams import (
     StreamLayout,
     StreamReplay,
     StreamSampler,

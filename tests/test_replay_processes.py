@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs.counting import decode_image, episode_length, expected_reward, is_truncation, legal_actions
-from trainer.config import Config
+from trainer.config.sections import Config
+from trainer.envs.counting import decode_image, episode_length, expected_reward, is_truncation, legal_actions
 
 GAMMA = 0.9
 ACTIONS = 3

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from trainer import resources
-from trainer.config import ConfigError
-from trainer.resources import MAIN_BYTES, MEBIBYTE, WORKER_BYTES, Needs, check_fits, memory_limit, size
+from trainer.config.sections import ConfigError
+from trainer.host import resources
+from trainer.host.resources import MAIN_BYTES, MEBIBYTE, WORKER_BYTES, Needs, check_fits, memory_limit, size
 
 GIBIBYTE = 2**30
 SLURM = ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK")

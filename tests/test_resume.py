@@ -19,13 +19,14 @@ import numpy as np
 import pytest
 import torch
 
-from envs.counting import episode_length
-from trainer import checkpoint, manifest, run_folder
-from trainer.compose import load
-from trainer.config import Config, ConfigError
-from trainer.errors import RunFailed
-from trainer.seeds import SEEDS_PER_RUN
-from trainer.train import train
+from trainer.config.compose import load
+from trainer.config.sections import Config, ConfigError
+from trainer.envs.counting import episode_length
+from trainer.host.errors import RunFailed
+from trainer.host.seeds import SEEDS_PER_RUN
+from trainer.run_folder import checkpoint, manifest
+from trainer.run_folder import folder as run_folder
+from trainer.training.train import train
 
 ROOT = Path(__file__).parent.parent
 CARTPOLE = {"id": "CartPole-v1", "backend": "gymnasium"}
@@ -205,7 +206,7 @@ def test_asynchronous_run_goes_on_without_a_burst(stopped: Config) -> None:
 
 
 def test_replay_goes_on_where_it_was(stopped: Config, started: Callable[[Config], Any]) -> None:
-    from trainer.resume import restore
+    from trainer.training.resume import restore
 
     assert stopped.run_dir
     state = newest(Path(stopped.run_dir))
@@ -231,10 +232,10 @@ def test_replay_goes_on_where_it_was(stopped: Config, started: Callable[[Config]
 
 def built(config: Config) -> Any:
     """The system of a run that goes on, not started."""
-    import envs
-    from trainer.building import build
-    from trainer.loggers import Loggers
-    from trainer.signals import StopSignals
+    from trainer import envs
+    from trainer.host.signals import StopSignals
+    from trainer.telemetry.loggers import Loggers
+    from trainer.training.building import build
 
     assert config.run_dir
     folder = Path(config.run_dir)
@@ -246,7 +247,7 @@ def built(config: Config) -> Any:
 
 @pytest.mark.parametrize(("workers", "envs", "capacity"), [(3, 4, 4_000), (1, 2, 4_000), (2, 8, 800)])
 def test_other_workers_go_on_with_the_same_rows(workers: int, envs: int, capacity: int, stopped: Config) -> None:
-    from trainer.resume import restore
+    from trainer.training.resume import restore
 
     changed = replace(
         stopped,
@@ -440,7 +441,7 @@ def test_what_would_be_another_run_is_refused(words: list[str], sentence: str, t
 
 
 def begun(folder: Path) -> Path:
-    from trainer.config import to_yaml
+    from trainer.config.sections import to_yaml
 
     (folder / "config.yaml").write_text(to_yaml(load(["seed=5", f"run_dir={folder}"], cores=4).config))
     return folder

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from envs.spec import EnvError
-from trainer.compose import GROUPS
-from trainer.config import Config, ConfigError, config_keys, group_options
-from trainer.run import HELP, help_text, main, split_flags
+from trainer.commands.run import HELP, help_text, main, split_flags
+from trainer.config.compose import GROUPS
+from trainer.config.sections import Config, ConfigError, config_keys, group_options
+from trainer.envs.spec import EnvError
 
 ROOT = Path(__file__).parent.parent
 
@@ -120,7 +120,7 @@ def test_help_names_all_choices_and_only_keys_that_exist() -> None:
 
 
 class RunFailed(RuntimeError):
-    """Stands for trainer.errors.RunFailed."""
+    """Stands for trainer.host.errors.RunFailed."""
 
 
 @pytest.fixture
@@ -138,7 +138,10 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[dict[i
                 raise failures[config.seed]
             return {"stop_signal": stop_signal}
 
-        for name, content in (("trainer.train", {"train": train}), ("trainer.errors", {"RunFailed": RunFailed})):
+        for name, content in (
+            ("trainer.training.train", {"train": train}),
+            ("trainer.host.errors", {"RunFailed": RunFailed}),
+        ):
             module = types.ModuleType(name)
             module.__dict__.update(content)
             monkeypatch.setitem(sys.modules, name, module)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from trainer import checkpoint
-from trainer.config import Config, resolve
-from trainer.errors import RunFailed
-from trainer.schedules import SCHEDULES
-from trainer.train import train
+from trainer.config.sections import Config, resolve
+from trainer.host.errors import RunFailed
+from trainer.run_folder import checkpoint
+from trainer.training.schedules import SCHEDULES
+from trainer.training.train import train
 
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "cartpole": {"id": "CartPole-v1", "backend": "gymnasium"},

@@ -14,13 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from envs import EnvError
-from envs.games import GAMES
-from envs.selfplay import SelfPlay
-from trainer import checkpoint
-from trainer.agents import make_policy
-from trainer.boards import WeightsBoard, flatten_parameters
-from trainer.config import (
+from trainer.algorithms import make_policy
+from trainer.config.sections import (
     AlgorithmConfig,
     Config,
     ConfigError,
@@ -29,10 +24,15 @@ from trainer.config import (
     LearnerConfig,
     OpponentsConfig,
 )
-from trainer.opponents import PoolOpponents, shares
-from trainer.pool import CHECKPOINTS, LATEST, LOSS, SNAPSHOTS, WIN, OpponentPool, open_pool
-from trainer.rows import kind as kind_of_row
-from trainer.train import train
+from trainer.envs import EnvError
+from trainer.envs.games import GAMES
+from trainer.envs.selfplay import SelfPlay
+from trainer.memory.boards import WeightsBoard, flatten_parameters
+from trainer.run_folder import checkpoint
+from trainer.selfplay.opponents import PoolOpponents, shares
+from trainer.selfplay.pool import CHECKPOINTS, LATEST, LOSS, SNAPSHOTS, WIN, OpponentPool, open_pool
+from trainer.telemetry.rows import kind as kind_of_row
+from trainer.training.train import train
 
 GAME = {"id": "tictactoe", "backend": "game"}
 

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 import torch
 
-from envs import EnvSpec, Leaf
 from tests.test_resume import differences, go_on, newest, rows_of, stop_at
 from trainer.algorithms import ALGORITHMS
-from trainer.config import AlgorithmConfig, Config, ConfigError, LearnerConfig
-from trainer.learning import Learner
-from trainer.shared import APPLIED, OVERLAPPED, SharedAgent
-from trainer.system import System
-from trainer.train import train
+from trainer.config.sections import AlgorithmConfig, Config, ConfigError, LearnerConfig
+from trainer.envs import EnvSpec, Leaf
+from trainer.learning.update import Learner
+from trainer.shared_gradient.shared import APPLIED, OVERLAPPED, SharedAgent
+from trainer.training.system import System
+from trainer.training.train import train
 
 FAMILY: dict[str, dict[str, Any]] = {
     "dqn": {},

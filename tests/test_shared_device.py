@@ -19,11 +19,11 @@ import torch
 
 from tests.test_resume import differences, go_on, rows_of, stop_at
 from tests.test_shared import ALONE, FAMILY, flat, gradients_of, make_learner
-from trainer.config import Config
-from trainer.shared import APPLIED
-from trainer.shared_device import DeviceAgent
-from trainer.system import use_fork_server
-from trainer.train import train
+from trainer.config.sections import Config
+from trainer.shared_gradient.shared import APPLIED
+from trainer.shared_gradient.shared_device import DeviceAgent
+from trainer.training.system import use_fork_server
+from trainer.training.train import train
 
 ON_DEVICE = {**ALONE, "applier": "device"}
 CPU = torch.device("cpu")

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainer import checkpoint
+from trainer.run_folder import checkpoint
 
 ROOT = Path(__file__).parent.parent
 START_S = 120.0  # until a run is where it is to be struck, on a machine that is busy

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer import manifest
-from trainer.signals import Stopped, StopSignals
+from trainer.host.signals import Stopped, StopSignals
+from trainer.run_folder import manifest
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_ctrl_c_after_a_signal_ends_the_process_and_removes_what_was_left(tmp_pa
     manifest.add(folder / "rows.memmap")
     (folder / "rows.memmap").write_bytes(b"0" * 100)
     code = (
-        "import signal, sys; from pathlib import Path; from trainer.signals import StopSignals\n"
+        "import signal, sys; from pathlib import Path; from trainer.host.signals import StopSignals\n"
         "with StopSignals(Path(sys.argv[1])):\n"
         "    signal.raise_signal(signal.SIGINT); print('first', flush=True)\n"
         "    signal.raise_signal(signal.SIGTERM); print('saves on', flush=True)\n"

@@ -15,15 +15,16 @@ import pytest
 import torch
 import yaml
 
-from envs.counting import episode_length, expected_reward, is_truncation, legal_actions
-from trainer import checkpoint, finished
-from trainer.acting import linear_epsilon
-from trainer.config import Config, from_yaml
-from trainer.errors import RunFailed
-from trainer.schedules import run_async
-from trainer.seeds import SEEDS_PER_RUN
-from trainer.system import System
-from trainer.train import train
+from trainer.acting.exploration import linear_epsilon
+from trainer.commands import finished
+from trainer.config.sections import Config, from_yaml
+from trainer.envs.counting import episode_length, expected_reward, is_truncation, legal_actions
+from trainer.host.errors import RunFailed
+from trainer.host.seeds import SEEDS_PER_RUN
+from trainer.run_folder import checkpoint
+from trainer.training.schedules import run_async
+from trainer.training.system import System
+from trainer.training.train import train
 
 NUM_ACTIONS = 4
 GAMMA = 0.9

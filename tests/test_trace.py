@@ -14,11 +14,12 @@ from typing import Any
 import matplotlib.image
 import pytest
 
-from trainer import manifest, timeline
-from trainer.config import Config
-from trainer.system import System
-from trainer.trace import PARTS, NoTrace, Trace, merge
-from trainer.train import train
+from trainer.config.sections import Config
+from trainer.run_folder import manifest
+from trainer.telemetry import timeline
+from trainer.telemetry.trace import PARTS, NoTrace, Trace, merge
+from trainer.training.system import System
+from trainer.training.train import train
 
 COUNTING = {"id": "Counting", "backend": "counting_agents", "kwargs": {"num_agents": 2, "max_length": 9}}
 AGENTS = ("agent_0", "agent_1")
@@ -206,7 +207,7 @@ def test_processes_that_are_killed_leave_the_others_trace_whole(
 
 
 def test_spans_that_are_known_come_out_as_chrome_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.trace.WAIT_GAP_NS", 10**10)  # however busy the machine is
+    monkeypatch.setattr("trainer.telemetry.trace.WAIT_GAP_NS", 10**10)  # however busy the machine is
     manifest.begin(tmp_path)
     trace, other = Trace(tmp_path / PARTS, "collector", "0", 10), Trace(tmp_path / PARTS, "learner", "", 10)
     add = trace.timed(lambda a, b: a + b, "add", "agent_1")

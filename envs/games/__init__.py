@@ -1,6 +1,6 @@
-"""Turn-based board games, many at a time in NumPy: `GAMES` lists them, `envs.games.players` plays them.
+"""Turn-based board games, many at a time in NumPy: `GAMES` lists them, `trainer.envs.games.players` plays them.
 
-`envs.games.openspiel` and `envs.games.turn_based` give games that others wrote the same interface.
+`trainer.envs.games.openspiel` and `trainer.envs.games.turn_based` give games that others wrote the same interface.
 
     game = GAMES["ludo"](num_games=64, num_players=2)
     game.reset(seed)
@@ -50,14 +50,14 @@ What every game has, N being ``num_games`` and P ``num_players``; every array is
 ``close()``, where there is something to close
 
 Observations are computed when they are asked for, as a player that does not look need not pay for them.
-`envs.games.aec` makes PettingZoo environments of the games.
+`trainer.envs.games.aec` makes PettingZoo environments of the games.
 """
 
 from __future__ import annotations
 
-from envs.games.connect_four import ConnectFour
-from envs.games.ludo import Ludo
-from envs.games.tictactoe import TicTacToe
+from trainer.envs.games.connect_four import ConnectFour
+from trainer.envs.games.ludo import Ludo
+from trainer.envs.games.tictactoe import TicTacToe
 
 __all__ = ["GAMES", "ConnectFour", "Ludo", "TicTacToe"]
 

@@ -8,14 +8,14 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.games import GAMES
-from envs.games.rows import choice, require
-from envs.spec import EnvError
+from trainer.envs.games import GAMES
+from trainer.envs.games.rows import choice, require
+from trainer.envs.spec import EnvError
 
 try:
     from pettingzoo import AECEnv
 except ImportError as error:
-    raise EnvError("envs.games.aec needs PettingZoo: pip install pettingzoo.") from error
+    raise EnvError("trainer.envs.games.aec needs PettingZoo: pip install pettingzoo.") from error
 
 
 def aec_env(name: str, render_mode: str | None = None, **kwargs: Any) -> GameEnv:
@@ -43,7 +43,7 @@ class GameEnv(AECEnv):  # type: ignore[misc]
     def __init__(self, name: str, render_mode: str | None = None, **kwargs: Any) -> None:
         """Makes it; the arguments are `aec_env`'s."""
         super().__init__()
-        choice("envs.games", "name", name, GAMES)
+        choice("trainer.envs.games", "name", name, GAMES)
         choice(name, "render_mode", render_mode, (None, "rgb_array"))
         self.metadata = {
             "name": f"{name}_v0",

@@ -1,4 +1,4 @@
-"""Connect four, as many games at a time as one likes; `envs.games` says how it is stepped.
+"""Connect four, as many games at a time as one likes; `trainer.envs.games` says how it is stepped.
 
 Two players by turns drop a piece into one of 7 columns of 6 cells, seat 0 first; four in a row, column or diagonal win,
 a full board is a draw. Actions are columns. The winner gets 1, the loser -1, a draw pays 0. The observation is bool
@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.games import board_picture
-from envs.games.rows import Rows, choice, chosen, look, require, to_advance
-from envs.spec import EnvSpec, Leaf
-from envs.state import set_state, state_of
+from trainer.envs.games import board_picture
+from trainer.envs.games.rows import Rows, choice, chosen, look, require, to_advance
+from trainer.envs.spec import EnvSpec, Leaf
+from trainer.envs.state import set_state, state_of
 
 NAME = "connect_four"
 ROWS, COLUMNS = 6, 7
@@ -37,7 +37,7 @@ _BITS = _BOTTOM << (ROWS - 1 - np.arange(ROWS))[:, None]
 
 
 class ConnectFour:
-    """``num_games`` games; the arrays and methods are those of `envs.games`.
+    """``num_games`` games; the arrays and methods are those of `trainer.envs.games`.
 
     Attributes:
         num_actions: 7, the columns from left to right.
@@ -84,7 +84,7 @@ class ConnectFour:
         self.over[mask], self.winner[mask], self.action_mask[mask] = False, -1, True
 
     def step(self, action: NDArray[np.int64], where: NDArray[np.bool_] | None = None) -> None:
-        """Advances games by one decision; `envs.games` has the details.
+        """Advances games by one decision; `trainer.envs.games` has the details.
 
         Raises:
             EnvError: an action is illegal.
@@ -108,7 +108,7 @@ class ConnectFour:
             self.rewards[winners, mover], self.rewards[winners, 1 - mover] = 1, -1
 
     def observe(self, rows: Rows | None = None, seats: NDArray[np.int64] | None = None) -> dict[str, NDArray[Any]]:
-        """What seats see; `envs.games` has the details."""
+        """What seats see; `trainer.envs.games` has the details."""
         rows, seats, _, seen = look(self, self._every, self._seen, rows, seats)
         own, theirs = self.pieces[rows, seats], self.pieces[rows, 1 - seats]
         planes, out = [own, theirs], seen["observation"]

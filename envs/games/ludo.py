@@ -1,4 +1,4 @@
-"""Ludo for two or four players, as many games at a time as one likes; `envs.games` says how it is stepped.
+"""Ludo for two or four players, as many games at a time as one likes; `trainer.envs.games` says how it is stepped.
 
 Rules. Every player has four tokens in base and brings them around the track of 52 squares into the goal; whoever has
 all four there has won. Coordinates are a player's own: -1 base, 0 start, 0 .. 50 loop, 51 .. 55 home column, 56 goal.
@@ -20,8 +20,8 @@ move it was (`ludo_rewards.DENSE`): the last move pays for the goal as well as f
 and every decision pays by how much it changes a seat's lead, 0 when all is over, so that an undiscounted game still
 pays 1 or -1 and the best player stays the best (Ng, Harada and Russell 1999, shaping by a potential).
 
-Dice are drawn by index from a stream for each game (`envs.worlds.grid.uniforms`), so that a game does not depend on
-those beside it.
+Dice are drawn by index from a stream for each game (`trainer.envs.worlds.grid.uniforms`), so that a game does not
+depend on those beside it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from envs.games import ludo_encodings, ludo_picture, ludo_rewards, ludo_track
-from envs.games.ludo_rewards import BEHIND, DENSE, REWARDS
-from envs.games.ludo_track import BASE, FACES, GOAL, NUM_SLOTS, NUM_TOKENS
-from envs.games.rows import Rows, choice, chosen, look, require, to_advance
-from envs.spec import EnvSpec, Leaf
-from envs.state import set_state, state_of
-from envs.worlds import grid
+from trainer.envs.games import ludo_encodings, ludo_picture, ludo_rewards, ludo_track
+from trainer.envs.games.ludo_rewards import BEHIND, DENSE, REWARDS
+from trainer.envs.games.ludo_track import BASE, FACES, GOAL, NUM_SLOTS, NUM_TOKENS
+from trainer.envs.games.rows import Rows, choice, chosen, look, require, to_advance
+from trainer.envs.spec import EnvSpec, Leaf
+from trainer.envs.state import set_state, state_of
+from trainer.envs.worlds import grid
 
 NAME = "ludo"
 MAX_PENDING = 21  # dice, as a queue is an int64; two players can have 17, four will not in the life of the sun
@@ -71,7 +71,7 @@ _PAIR_LEGAL = np.concatenate(
 
 
 class Ludo:
-    """``num_games`` games; the arrays and methods are those of `envs.games`.
+    """``num_games`` games; the arrays and methods are those of `trainer.envs.games`.
 
     Attributes:
         num_actions: 12: 4 * slot + token.
@@ -88,7 +88,7 @@ class Ludo:
             num_games: how many.
             num_players: 2 or 4.
             reward: one of `REWARDS`.
-            encoding: one of `envs.games.ludo_encodings.ENCODINGS`.
+            encoding: one of `trainer.envs.games.ludo_encodings.ENCODINGS`.
             sort_tokens: name a player's tokens anew after every move, token 0 being the one that is farthest: as they
                 are all alike nothing is lost, and 24 positions become one.
 
@@ -159,7 +159,7 @@ class Ludo:
         self._write_mask(rows)
 
     def step(self, action: NDArray[np.int64], where: NDArray[np.bool_] | None = None) -> None:
-        """Advances games by one decision; `envs.games` has the details.
+        """Advances games by one decision; `trainer.envs.games` has the details.
 
         Raises:
             EnvError: an action is illegal.
@@ -203,7 +203,7 @@ class Ludo:
         self._write_mask(rows)
 
     def observe(self, rows: Rows | None = None, seats: NDArray[np.int64] | None = None) -> dict[str, NDArray[Any]]:
-        """What seats see; `envs.games` has the details, `envs.games.ludo_encodings` the encodings."""
+        """What seats see; `trainer.envs.games` has the details, `trainer.envs.games.ludo_encodings` the encodings."""
         rows, seats, deciding, seen = look(self, self._every, self._seen, rows, seats)
         self._encoder.write(self.position(rows, seats, deciding), seen["observation"])
         return seen

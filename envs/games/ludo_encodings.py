@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.games import ludo_track
-from envs.games.ludo_track import BASE, FACES, GOAL, NOWHERE, NUM_CELLS, NUM_SLOTS, NUM_TOKENS
+from trainer.envs.games import ludo_track
+from trainer.envs.games.ludo_track import BASE, FACES, GOAL, NOWHERE, NUM_CELLS, NUM_SLOTS, NUM_TOKENS
 
 TOKEN_FEATURES = 8
 ACTION_FEATURES = (

@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.games import ludo_track
-from envs.games.ludo_track import SAFE_COORDINATES, SQUARES
+from trainer.envs.games import ludo_track
+from trainer.envs.games.ludo_track import SAFE_COORDINATES, SQUARES
 
 CELL = 24  # pixels
 SIDE = 15  # cells

@@ -1,12 +1,12 @@
-"""What Ludo pays, as tables by cells; the head of `envs.games.ludo` says when."""
+"""What Ludo pays, as tables by cells; the head of `trainer.envs.games.ludo` says when."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.games import ludo_track
-from envs.games.ludo_track import BASE, GOAL, NUM_TOKENS
+from trainer.envs.games import ludo_track
+from trainer.envs.games.ludo_track import BASE, GOAL, NUM_TOKENS
 
 REWARDS = ("sparse", "dense", "progress")
 DENSE = {

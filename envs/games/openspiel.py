@@ -1,4 +1,4 @@
-"""OpenSpiel's games, a batch of them, behind the interface of `envs.games`.
+"""OpenSpiel's games, a batch of them, behind the interface of `trainer.envs.games`.
 
 Any game of OpenSpiel's that is played by turns by two players or more. Chance is drawn inside. Rewards are what a move
 adds to the players' returns; ``winner`` is the seat with the largest return, if there is only one. The observation is
@@ -17,18 +17,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs import life
-from envs.games import text_picture
-from envs.games.rows import Rows, choice, chosen, look, require, to_advance
-from envs.modules import import_modules
-from envs.spec import EnvError, EnvSpec, Leaf
+from trainer.envs import life
+from trainer.envs.games import text_picture
+from trainer.envs.games.rows import Rows, choice, chosen, look, require, to_advance
+from trainer.envs.modules import import_modules
+from trainer.envs.spec import EnvError, EnvSpec, Leaf
 
 TENSORS = ("information_state", "observation")
 SIMULATIONS, UCT_C = 50, 2.0  # of `mcts_player`
 
 
 class OpenSpielGames:
-    """``num_games`` games of one kind; the arrays and methods are those of `envs.games`.
+    """``num_games`` games of one kind; the arrays and methods are those of `trainer.envs.games`.
 
     Attributes:
         game: OpenSpiel's, of which the ``states`` are.
@@ -88,7 +88,7 @@ class OpenSpielGames:
             self.rewards[i] = 0  # none was earned by a decision
 
     def step(self, action: NDArray[np.int64], where: NDArray[np.bool_] | None = None) -> None:
-        """Advances games by one decision; `envs.games` has the details.
+        """Advances games by one decision; `trainer.envs.games` has the details.
 
         Raises:
             EnvError: an action is illegal.
@@ -102,7 +102,7 @@ class OpenSpielGames:
             self._arrive(i)
 
     def observe(self, rows: Rows | None = None, seats: NDArray[np.int64] | None = None) -> dict[str, NDArray[Any]]:
-        """What seats see; `envs.games` has the details.
+        """What seats see; `trainer.envs.games` has the details.
 
         Raises:
             EnvError: the game has no tensor there.
@@ -230,7 +230,7 @@ def mcts_bot(game: Any, seed: int, simulations: int = SIMULATIONS) -> Any:
 
 
 def scripted(env: Any) -> Any:
-    """The player of `envs.games.players` that is called scripted: `mcts_player`.
+    """The player of `trainer.envs.games.players` that is called scripted: `mcts_player`.
 
     Raises:
         EnvError: the game has hidden information, which a search would see.

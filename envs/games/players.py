@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.games import connect_four, ludo_track, tictactoe
-from envs.games.ludo_encodings import Consequences, consequences
-from envs.games.ludo_track import BASE, GOAL, NUM_SLOTS, NUM_TOKENS
-from envs.games.rows import Rows
+from trainer.envs.games import connect_four, ludo_track, tictactoe
+from trainer.envs.games.ludo_encodings import Consequences, consequences
+from trainer.envs.games.ludo_track import BASE, GOAL, NUM_SLOTS, NUM_TOKENS
+from trainer.envs.games.rows import Rows
 
 Player = Callable[..., NDArray[np.int64]]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.spec import EnvError
+from trainer.envs.spec import EnvError
 
 Rows = NDArray[np.int64]
 

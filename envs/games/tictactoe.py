@@ -1,4 +1,4 @@
-"""Tic-tac-toe, as many games at a time as one likes; `envs.games` says how it is stepped.
+"""Tic-tac-toe, as many games at a time as one likes; `trainer.envs.games` says how it is stepped.
 
 Two players by turns mark one of 3 x 3 cells, seat 0 first; three in a row, column or diagonal win, a full board is a
 draw. Actions are cells in row-major order. The winner gets 1, the loser -1, a draw pays 0. The observation is bool
@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.games import board_picture
-from envs.games.rows import Rows, choice, chosen, look, require, to_advance
-from envs.spec import EnvSpec, Leaf
-from envs.state import set_state, state_of
+from trainer.envs.games import board_picture
+from trainer.envs.games.rows import Rows, choice, chosen, look, require, to_advance
+from trainer.envs.spec import EnvSpec, Leaf
+from trainer.envs.state import set_state, state_of
 
 NAME = "tictactoe"
 CELLS = 9
@@ -36,7 +36,7 @@ _TERNARY = _BOARDS @ _POWERS
 
 
 class TicTacToe:
-    """``num_games`` games; the arrays and methods are those of `envs.games`.
+    """``num_games`` games; the arrays and methods are those of `trainer.envs.games`.
 
     Attributes:
         num_actions: 9, the cells in row-major order.
@@ -88,7 +88,7 @@ class TicTacToe:
         self.over[mask], self.winner[mask], self.action_mask[mask] = False, -1, True
 
     def step(self, action: NDArray[np.int64], where: NDArray[np.bool_] | None = None) -> None:
-        """Advances games by one decision; `envs.games` has the details.
+        """Advances games by one decision; `trainer.envs.games` has the details.
 
         Raises:
             EnvError: an action is illegal.
@@ -105,7 +105,7 @@ class TicTacToe:
         _end(self, rows, player, won, won | (self.length.take(rows) == CELLS))
 
     def observe(self, rows: Rows | None = None, seats: NDArray[np.int64] | None = None) -> dict[str, NDArray[Any]]:
-        """What seats see; `envs.games` has the details."""
+        """What seats see; `trainer.envs.games` has the details."""
         rows, seats, _, seen = look(self, self._every, self._seen, rows, seats)
         for plane, seat in enumerate((seats, 1 - seats)):
             seen["observation"][:, plane] = _BOARDS.take(self.marks[rows, seat], 0).reshape(-1, 3, 3)

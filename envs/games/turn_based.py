@@ -1,9 +1,9 @@
-"""Turn-based PettingZoo environments (AEC), a batch of them, behind the interface of `envs.games`.
+"""Turn-based PettingZoo environments (AEC), a batch of them, behind the interface of `trainer.envs.games`.
 
 Any environment whose agents have the same spaces. Rewards are summed for every agent after every step, so that a
 loser's last one is not lost. An agent that ends before the others never moves again; its episode ends with the game.
 ``winner`` is the seat with the largest return, if there is only one. The observation's arrays are those of
-`envs.spaces`, and ``observation.seat`` bool [P], the seat one-hot, as one network plays every seat.
+`trainer.envs.spaces`, and ``observation.seat`` bool [P], the seat one-hot, as one network plays every seat.
 
 Every start is seeded, by ``seed + i`` first and then by numbers drawn from it: an episode follows from its seed and its
 actions, and so can be played again elsewhere.
@@ -16,20 +16,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs import life, masks
-from envs.closing import close_all
-from envs.faults import Unfit, is_its_own, of_rewards, words_of
-from envs.games.rows import Rows, chosen, look, require, to_advance
-from envs.pettingzoo import ADVICE, module_of, not_made
-from envs.spaces import action_count, fields_of, mask_field
-from envs.spec import EnvError, EnvSpec, Leaf
-from envs.writing import allocate, fault_of, row_writer
+from trainer.envs import life, masks
+from trainer.envs.closing import close_all
+from trainer.envs.faults import Unfit, is_its_own, of_rewards, words_of
+from trainer.envs.games.rows import Rows, chosen, look, require, to_advance
+from trainer.envs.pettingzoo import ADVICE, module_of, not_made
+from trainer.envs.spaces import action_count, fields_of, mask_field
+from trainer.envs.spec import EnvError, EnvSpec, Leaf
+from trainer.envs.writing import allocate, fault_of, row_writer
 
 SEAT = "observation.seat"
 
 
 class TurnBasedGames:
-    """``num_games`` AEC environments; the arrays and methods are those of `envs.games`.
+    """``num_games`` AEC environments; the arrays and methods are those of `trainer.envs.games`.
 
     Attributes:
         truncated: bool [N, P], of games that are over: whether it was cut off for a seat, as by a limit of moves.
@@ -103,7 +103,7 @@ class TurnBasedGames:
             self._begin(i, int(self._generators[i].integers(2**31)))
 
     def step(self, action: NDArray[np.int64], where: NDArray[np.bool_] | None = None) -> None:
-        """Advances games by one decision; `envs.games` has the details.
+        """Advances games by one decision; `trainer.envs.games` has the details.
 
         Raises:
             EnvError: an action is illegal, or an environment failed.
@@ -115,7 +115,7 @@ class TurnBasedGames:
             self._play(i, own)
 
     def observe(self, rows: Rows | None = None, seats: NDArray[np.int64] | None = None) -> dict[str, NDArray[Any]]:
-        """What seats see; `envs.games` has the details.
+        """What seats see; `trainer.envs.games` has the details.
 
         Raises:
             EnvError: an environment showed something else than its space.

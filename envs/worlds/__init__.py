@@ -19,15 +19,15 @@ which begins the first turn):
     reward = world.reward
     world.entities_turn()                         # begins the next turn
 
-`envs.worlds.parallel` makes PettingZoo environments of them.
+`trainer.envs.worlds.parallel` makes PettingZoo environments of them.
 """
 
 from __future__ import annotations
 
-from envs.worlds.cleanup import Cleanup
-from envs.worlds.iowa import Iowa
-from envs.worlds.tag import Tag
-from envs.worlds.treasurehunt import TreasureHunt
+from trainer.envs.worlds.cleanup import Cleanup
+from trainer.envs.worlds.iowa import Iowa
+from trainer.envs.worlds.tag import Tag
+from trainer.envs.worlds.treasurehunt import TreasureHunt
 
 __all__ = ["WORLDS", "Cleanup", "Iowa", "Tag", "TreasureHunt"]
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.worlds import grid
+from trainer.envs.worlds import grid
 
 KINDS = ("wall", "river", "polluted", "sand", "orchard", "apple", "agent", "clean", "zap")
 WALL, RIVER, POLLUTED, SAND, ORCHARD, APPLE, AGENT, CLEAN, ZAP = range(9)

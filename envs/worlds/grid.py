@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.spec import EnvError
+from trainer.envs.spec import EnvError
 
 Positions = NDArray[np.int64]
 Keys = NDArray[np.uint64]

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.worlds import grid
+from trainer.envs.worlds import grid
 
 KINDS = ("empty", "wall", "deck_a", "deck_b", "deck_c", "deck_d", "agent")
 EMPTY, WALL, DECK_A, DECK_B, DECK_C, DECK_D, AGENT = range(7)

@@ -9,13 +9,13 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.spec import EnvError
-from envs.worlds import WORLDS
+from trainer.envs.spec import EnvError
+from trainer.envs.worlds import WORLDS
 
 try:
     import pettingzoo
 except ImportError as error:
-    raise EnvError("envs.worlds.parallel needs PettingZoo: pip install pettingzoo.") from error
+    raise EnvError("trainer.envs.worlds.parallel needs PettingZoo: pip install pettingzoo.") from error
 
 # Looked up by its name: TorchRL has a class of the same name that starts processes, and tests/test_layers.py keeps
 # that name out of envs.

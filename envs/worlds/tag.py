@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.worlds import grid
+from trainer.envs.worlds import grid
 
 KINDS = ("empty", "wall", "agent", "it")
 EMPTY, WALL, AGENT, IT = range(4)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.worlds import grid
+from trainer.envs.worlds import grid
 
 KINDS = ("empty", "wall", "gem", "food", "bone", "agent")
 EMPTY, WALL, GEM, FOOD, BONE, AGENT = range(6)

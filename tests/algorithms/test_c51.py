@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torchrl.modules import DistributionalQValueActor
 from torchrl.objectives import DistributionalDQNLoss
 
-from envs import EnvSpec, Leaf
 from trainer.algorithms import ALGORITHMS, Algorithm
 from trainer.algorithms.c51 import Atoms, limits, project
-from trainer.config import AlgorithmConfig, LearnerConfig
-from trainer.replay import to_tensordict
+from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.envs import EnvSpec, Leaf
+from trainer.replay.streams import to_tensordict
 
 TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), num_actions=2)
 SPEC = EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), num_actions=3)

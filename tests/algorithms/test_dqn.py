@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 import torch
 
-from envs import EnvSpec, Leaf
 from trainer.algorithms import ALGORITHMS, Algorithm
-from trainer.config import AlgorithmConfig, LearnerConfig
-from trainer.replay import to_tensordict
+from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.envs import EnvSpec, Leaf
+from trainer.replay.streams import to_tensordict
 
 TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), num_actions=2)
 MASKED = EnvSpec("toy", TOY.leaves, num_actions=2, has_mask=True)

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs import EnvSpec, Leaf
 from trainer.algorithms import ALGORITHMS
-from trainer.config import AlgorithmConfig, LearnerConfig
-from trainer.learning import Learner
-from trainer.replay import Batch
+from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.envs import EnvSpec, Leaf
+from trainer.learning.update import Learner
+from trainer.replay.streams import Batch
 
 CPU = torch.device("cpu")
 SPECS = {

@@ -15,11 +15,11 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from envs import EnvSpec, Leaf
 from trainer.algorithms import ALGORITHMS, Algorithm
-from trainer.config import AlgorithmConfig, LearnerConfig
-from trainer.networks import FractionEmbedding, QNetwork
-from trainer.replay import to_tensordict
+from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.envs import EnvSpec, Leaf
+from trainer.networks.q_network import FractionEmbedding, QNetwork
+from trainer.replay.streams import to_tensordict
 
 TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), num_actions=2)
 MASKED = EnvSpec("toy", TOY.leaves, num_actions=2, has_mask=True)

@@ -13,7 +13,6 @@ from tensordict import TensorDict
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
-from envs import EnvSpec, Leaf
 from trainer.algorithms import ALGORITHMS, Algorithm
 from trainer.algorithms.algorithm import actor
 from trainer.algorithms.targets import (
@@ -27,9 +26,10 @@ from trainer.algorithms.targets import (
     rescale,
     unrescale,
 )
-from trainer.config import AlgorithmConfig, LearnerConfig
-from trainer.networks import QNetwork
-from trainer.replay import to_tensordict
+from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.envs import EnvSpec, Leaf
+from trainer.networks.q_network import QNetwork
+from trainer.replay.streams import to_tensordict
 
 TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), num_actions=2)
 HEAD = ("module", "0", "module", "head", "layers", "0")

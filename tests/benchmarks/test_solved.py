@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.solved import against_perfect, solver
-from envs.games.players import random_player
+from trainer.envs.games.players import random_player
 
 pytest.importorskip("bitbully", reason="bitbully is not installed")
 pytestmark = pytest.mark.slow

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from envs.games import ConnectFour, board_picture, connect_four
-from envs.games.connect_four import wins
-from envs.games.players import connect_four_heuristic, random_player
+from trainer.envs.games import ConnectFour, board_picture, connect_four
+from trainer.envs.games.connect_four import wins
+from trainer.envs.games.players import connect_four_heuristic, random_player
 
 CELLS = [(c, h) for c in range(7) for h in range(6)]
 STEPS = ((1, 0), (0, 1), (1, 1), (1, -1))

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-import envs
-from envs.counting import (
+from trainer import envs
+from trainer.envs.counting import (
     decode_image,
     encode_image,
     episode_length,
@@ -153,7 +153,7 @@ def test_a_bad_observation_is_passed_on(config):
 def test_kill_and_hang():
     code = (
         "import sys, numpy as np, envs\n"
-        "from envs.counting import CountingVector, Settings\n"
+        "from trainer.envs.counting import CountingVector, Settings\n"
         "vector = CountingVector(Settings(**{sys.argv[1]: 2}), 'counting', 1, 1, True, False)\n"
         "vector.reset(0)\n"
         "vector.step(np.zeros(1, np.int64))\n"

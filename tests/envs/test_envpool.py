@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-import envs
+from trainer import envs
 
 
 def test_a_missing_envpool_names_our_extra(config, monkeypatch):

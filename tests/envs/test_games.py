@@ -7,9 +7,9 @@ import warnings
 import numpy as np
 import pytest
 
-import envs
-from envs.games import GAMES
-from envs.games.players import PLAYERS, random_player
+from trainer import envs
+from trainer.envs.games import GAMES
+from trainer.envs.games.players import PLAYERS, random_player
 
 SETTINGS = [
     ("ludo", {}),
@@ -238,7 +238,7 @@ def test_what_cannot_be_is_refused():
 @pytest.fixture
 def aec():
     pytest.importorskip("pettingzoo")
-    from envs.games import aec
+    from trainer.envs.games import aec
 
     return aec
 

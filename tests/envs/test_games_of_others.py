@@ -1,4 +1,4 @@
-"""Games of OpenSpiel's and turn-based environments of PettingZoo's, behind the interface of `envs.games`."""
+"""Games of OpenSpiel's and turn-based environments of PettingZoo's, behind the interface of `trainer.envs.games`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import imageio.v3 as imageio
 import numpy as np
 import pytest
 
-import envs
-from envs.games import GAMES, tictactoe
-from envs.games.openspiel import OpenSpielGames, mcts_player
-from envs.games.players import random_player
-from envs.selfplay import GAME_MAKERS, Opponents, SelfPlay, scripted
-from trainer import eval as evaluate
-from trainer import play
-from trainer.config import Config
-from trainer.train import train
+from trainer import envs
+from trainer.commands import eval as evaluate
+from trainer.commands import play
+from trainer.config.sections import Config
+from trainer.envs.games import GAMES, tictactoe
+from trainer.envs.games.openspiel import OpenSpielGames, mcts_player
+from trainer.envs.games.players import random_player
+from trainer.envs.selfplay import GAME_MAKERS, Opponents, SelfPlay, scripted
+from trainer.training.train import train
 
 pyspiel = pytest.importorskip("pyspiel", reason="OpenSpiel is not installed")
 pytest.importorskip("pettingzoo", reason="PettingZoo is not installed")
@@ -183,7 +183,7 @@ def test_a_seed_is_a_game_whatever_the_batch(backend: str, env_id: str, make: Ca
 
 @ALL
 def test_a_state_goes_on_elsewhere(backend: str, env_id: str, make: Callable[..., Any], tmp_path: Path) -> None:
-    from trainer import checkpoint
+    from trainer.run_folder import checkpoint
 
     game, other = make(backend, env_id, 4), make(backend, env_id, 4)
     game.reset(6)

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-import envs
+from trainer import envs
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import envs
-from envs.games import Ludo, ludo_picture, ludo_track
-from envs.games.ludo_encodings import ACTION_FEATURES, consequences
-from envs.games.players import ludo_heuristic, random_player
+from trainer import envs
+from trainer.envs.games import Ludo, ludo_picture, ludo_track
+from trainer.envs.games.ludo_encodings import ACTION_FEATURES, consequences
+from trainer.envs.games.players import ludo_heuristic, random_player
 
 SAFE = (0, 8, 13, 21, 26, 34, 39, 47)
 BASE4, DONE = [-1] * 4, [56, 56, 56, 55]

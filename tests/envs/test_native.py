@@ -11,10 +11,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-import envs
-from envs.batched import BatchedVector
-from envs.gymnasium import NATIVE
-from envs.vector import SyncVector
+from trainer import envs
+from trainer.envs.batched import BatchedVector
+from trainer.envs.gymnasium import NATIVE
+from trainer.envs.vector import SyncVector
 
 N = 32
 

@@ -11,10 +11,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-import envs
-from envs.pettingzoo import PettingZooVector
-from trainer.config import Config
-from trainer.train import train
+from trainer import envs
+from trainer.config.sections import Config
+from trainer.envs.pettingzoo import PettingZooVector
+from trainer.training.train import train
 
 pytest.importorskip("pettingzoo", reason="pettingzoo is not installed")
 

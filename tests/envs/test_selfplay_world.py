@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envs.games import GAMES
-from envs.games.players import PLAYERS, random_player
-from envs.selfplay import Opponents, SelfPlay, scripted
+from trainer.envs.games import GAMES
+from trainer.envs.games.players import PLAYERS, random_player
+from trainer.envs.selfplay import Opponents, SelfPlay, scripted
 
 
 def world(name: str, num_games: int, *players: Any, **kwargs: Any) -> SelfPlay:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-import envs
-from envs.spaces import fields_of
+from trainer import envs
+from trainer.envs.spaces import fields_of
 
 F32 = np.float32
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import envs
-from trainer.compose import load
+from trainer import envs
+from trainer.config.compose import load
 
 WORLDS = {
     "CartPole, native": ["env.id=CartPole-v1"],

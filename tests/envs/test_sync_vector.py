@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-import envs
+from trainer import envs
 
 BOX = spaces.Box(-1, 1, (4,), np.float32)
 

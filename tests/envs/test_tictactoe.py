@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from envs.games import TicTacToe, board_picture
-from envs.games.players import random_player, tictactoe_perfect
-from envs.games.tictactoe import LINES, solution
+from trainer.envs.games import TicTacToe, board_picture
+from trainer.envs.games.players import random_player, tictactoe_perfect
+from trainer.envs.games.tictactoe import LINES, solution
 
 
 def after(*cells):

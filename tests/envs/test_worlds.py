@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import envs
-from envs.worlds import WORLDS, Cleanup, Iowa, Tag, TreasureHunt, cleanup, grid, iowa, tag, treasurehunt
+from trainer import envs
+from trainer.envs.worlds import WORLDS, Cleanup, Iowa, Tag, TreasureHunt, cleanup, grid, iowa, tag, treasurehunt
 
 UP, DOWN, LEFT, RIGHT, CLEAN, ZAP = range(6)
 ALL = pytest.mark.parametrize("name", WORLDS)
@@ -591,7 +591,7 @@ def test_a_picture():
 @pytest.fixture
 def parallel():
     pytest.importorskip("pettingzoo")
-    from envs.worlds import parallel
+    from trainer.envs.worlds import parallel
 
     return parallel
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from trainer import rows
 from trainer.reading import read_jsonl
+from trainer.telemetry import rows
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-import envs
-from trainer import checkpoint
-from trainer.agents import own_config, streams_of
-from trainer.compose import load
-from trainer.config import Config, ConfigError, from_yaml
+from trainer import envs
+from trainer.config.compose import load
+from trainer.config.sections import Config, ConfigError, from_yaml
 from trainer.reading import ReadError
-from trainer.replay import open_storage
-from trainer.replay_copy import ReplayCopy
-from trainer.train import train
+from trainer.replay.on_disk import ReplayCopy
+from trainer.replay.streams import open_storage
+from trainer.roles.agents import own_config, streams_of
+from trainer.run_folder import checkpoint
+from trainer.training.train import train
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_a_torn_best_policy_costs_no_run(when, again, monkeypatch):
     if when == "resumed":
         path.write_bytes(whole[: len(whole) // 2])
     else:  # torn by the disk after the last evaluation
-        from trainer.system import System
+        from trainer.training.system import System
 
         closed = System.close
         monkeypatch.setattr(System, "close", lambda self: (closed(self), path.write_bytes(whole[:99]))[0])

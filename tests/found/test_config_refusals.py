@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from benchmarks.fuzz import MAY_BE_NULL, NUMBERS
-from trainer.agents import plan_agents
-from trainer.compose import load
-from trainer.config import Config, ConfigError, config_keys, from_yaml, to_yaml
-from trainer.fields import nearest
-from trainer.machine import check_machine
-from trainer.run import main
+from trainer.commands.run import main
+from trainer.config.compose import load
+from trainer.config.fields import nearest
+from trainer.config.machine import check_machine
+from trainer.config.sections import Config, ConfigError, config_keys, from_yaml, to_yaml
+from trainer.roles.agents import plan_agents
 
 NOT_NUMBERS = ["9" * 26 + "x", "9" * 5_000, "${nope}", "nan", "inf", "[1]", "{a: 1}", "null", "true", "", "[" * 1_000]
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from trainer import plot, rows
+from trainer.telemetry import plot, rows
 
 JUDGED = ["evaluator.every_frames=200", "schedule=sync", "schedule.frames_per_round=40", "evaluator.episodes=2"]
 

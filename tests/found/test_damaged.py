@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from trainer import checkpoint, eval, play, plot, run, timeline
-from trainer.checkpoint import numbered
-from trainer.config import Config
+from trainer.commands import eval, play, run
+from trainer.config.sections import Config
 from trainer.reading import ReadError, read_jsonl
-from trainer.train import train
+from trainer.run_folder import checkpoint
+from trainer.run_folder.checkpoint import numbered
+from trainer.telemetry import plot, timeline
+from trainer.training.train import train
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda whole: b"",

@@ -15,8 +15,8 @@ import torch
 from hurting_processes import ENDS, WORDS
 from running import running
 
-from trainer.agents import published, published_updates
-from trainer.config import Config
+from trainer.config.sections import Config
+from trainer.roles.agents import published, published_updates
 
 COUNTING = {"id": "Counting", "backend": "counting_agents", "kwargs": {"num_agents": 2, "step_seconds": 0.001}}
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import envs
-from trainer import checkpoint
-from trainer.compose import load
-from trainer.needs import needs_of
+from trainer import envs
+from trainer.config.compose import load
+from trainer.run_folder import checkpoint
+from trainer.training.needs import needs_of
 
 WIDE = ["env.id=Hurting/Wide-v0", "env.import_modules=[hurting_files]"]
 

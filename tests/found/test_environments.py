@@ -14,8 +14,8 @@ import hurting_worlds
 import numpy as np
 import pytest
 
-import envs
-from trainer.config import EnvConfig as config
+from trainer import envs
+from trainer.config.sections import EnvConfig as config
 
 MODULES = "env.import_modules=[hurting_worlds]"
 SHIMMY = "an environment of old gym is played through shimmy"
@@ -204,7 +204,7 @@ def test_a_module_that_ends_the_process_when_it_is_imported_is_named(tmp_path, m
 
 def test_a_module_may_add_a_grid_world(tmp_path, monkeypatch) -> None:
     (tmp_path / "adds_a_world.py").write_text(
-        "from envs.worlds import WORLDS, Tag\nclass Wide(Tag):\n    pass\nWORLDS['wide'] = Wide\n"
+        "from trainer.envs.worlds import WORLDS, Tag\nclass Wide(Tag):\n    pass\nWORLDS['wide'] = Wide\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     env = config("wide", backend="grid", import_modules=["adds_a_world"])

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from tests.found.conftest import QUICK, command, environment
-from trainer import plot
+from trainer.telemetry import plot
 
 MODULE = "env.import_modules=[hurting_evals]"
 

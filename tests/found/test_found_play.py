@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import yaml
 
-from trainer import play
-from trainer.train import train
+from trainer.commands import play
+from trainer.training.train import train
 
 SHOWN = {  # kind -> height, width and a pixel of the first picture, and how many pictures the five steps give
     "float": (60, 80, (128, 128, 128), 5),

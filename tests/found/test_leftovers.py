@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.leftovers import is_gone, this_process
+from trainer.host.leftovers import is_gone, this_process
 
 SHM = Path("/dev/shm")
 

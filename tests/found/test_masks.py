@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-import envs
-from trainer.config import EnvConfig as config
-from trainer.finished import open_run
+from trainer import envs
+from trainer.commands.finished import open_run
+from trainer.config.sections import EnvConfig as config
 
 LEARNS = [
     "env.id=Hurting/Masked-v0", "env.import_modules=[hurting_worlds]", "algorithm.gamma=0.9", "budget_frames=4000",
@@ -150,9 +150,9 @@ class Native(gym.vector.VectorEnv):
 
 @pytest.mark.parametrize("last", ["whole", "zero", "none"])
 def test_the_same_of_an_environment_that_is_a_vector_by_itself(last):
-    from envs.batched import BatchedVector
-    from envs.spaces import fields_of
-    from envs.spec import EnvSpec
+    from trainer.envs.batched import BatchedVector
+    from trainer.envs.spaces import fields_of
+    from trainer.envs.spec import EnvSpec
 
     env = Native(last)
     fields = fields_of(env.single_observation_space, 1, "Native")
@@ -193,7 +193,7 @@ class Parallel:
 
 @pytest.mark.parametrize("last", ["whole", "zero", "none"])
 def test_the_same_of_a_world_of_several_agents(last):
-    from envs.pettingzoo import PettingZooVector
+    from trainer.envs.pettingzoo import PettingZooVector
 
     made = [Parallel(last)]
     _, infos = made[0].reset(0)
@@ -208,9 +208,9 @@ def test_the_same_of_a_world_of_several_agents(last):
 
 def test_the_same_of_a_game_that_is_cut_off():
     """Tic-tac-toe cut off after three moves: the first seat has moved twice, and may take what was free before that."""
-    from envs.games import GAMES
-    from envs.games.players import random_player
-    from envs.selfplay import Opponents, SelfPlay
+    from trainer.envs.games import GAMES
+    from trainer.envs.games.players import random_player
+    from trainer.envs.selfplay import Opponents, SelfPlay
 
     class Cut(GAMES["tictactoe"]):  # type: ignore[misc]
         def step(self, action, where=None):

@@ -11,11 +11,11 @@ import pytest
 import torch
 from gymnasium import spaces
 
-import envs
-from envs.spaces import fields_of
-from trainer.config import AlgorithmConfig, ConfigError
-from trainer.config import EnvConfig as config
-from trainer.networks import QNetwork
+from trainer import envs
+from trainer.config.sections import AlgorithmConfig, ConfigError
+from trainer.config.sections import EnvConfig as config
+from trainer.envs.spaces import fields_of
+from trainer.networks.q_network import QNetwork
 
 BITS, BYTES, FLOATS = spaces.Box(0, 1, (4,), np.uint8), spaces.Box(0, 255, (4,), np.uint8), spaces.Box(-1, 1, (4,))
 WHOLE = spaces.Box(-(2**40), 2**40, (4,), np.int64)

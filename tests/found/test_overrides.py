@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.compose import load
-from trainer.config import ConfigError
-from trainer.overrides import OF_THE_RUN
+from trainer.config.compose import load
+from trainer.config.overrides import OF_THE_RUN
+from trainer.config.sections import ConfigError
 
 
 @pytest.mark.parametrize(

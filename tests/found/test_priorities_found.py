@@ -10,11 +10,11 @@ import torch
 from tensordict import TensorDict
 
 from benchmarks import parts
-from envs import EnvSpec, Leaf
 from trainer.algorithms import ALGORITHMS
-from trainer.config import AlgorithmConfig, ConfigError, LearnerConfig
-from trainer.consistency import NO_FIRST_PRIORITY
-from trainer.replay import to_tensordict
+from trainer.config.consistency import NO_FIRST_PRIORITY
+from trainer.config.sections import AlgorithmConfig, ConfigError, LearnerConfig
+from trainer.envs import EnvSpec, Leaf
+from trainer.replay.streams import to_tensordict
 
 SPEC = EnvSpec("test", (Leaf("observation", (4,), "float32", "vector"),), num_actions=3)
 

@@ -1,4 +1,4 @@
-"""Every figure that a run tells is declared in `trainer.rows`, and every one that is declared is told by some run."""
+"""Every figure that a run tells is declared in `trainer.telemetry.rows`; every declared one is told by some run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer import rows
-from trainer.train import train
+from trainer.telemetry import rows
+from trainer.training.train import train
 
 ROOT = Path(__file__).parent.parent.parent
 BRIEF = {"budget_frames": 800, "schedule": {"name": "sequential"}, "evaluator": {"every_frames": 300}}
@@ -74,9 +74,11 @@ def test_every_figure_that_is_declared_is_told_by_one_of_these_runs():
 def test_a_reader_that_asks_for_what_nobody_writes_is_an_error(real_rows):
     with pytest.raises(KeyError, match="eval_frames is not declared"):
         rows.figure(real_rows[0], "eval_frames")
-    assert rows.faults({"frames": 1, "eval_frames": 2}) == ["eval_frames is not declared in trainer/rows.py"]
+    assert rows.faults({"frames": 1, "eval_frames": 2}) == ["eval_frames is not declared in trainer/telemetry/rows.py"]
     assert rows.faults({"frames": 1.5}) == ["frames=1.5 is no int"]
-    assert rows.faults({"red/eta_s": 1.0, "red/loss": 1.0}) == ["red/eta_s is not declared in trainer/rows.py"]
+    assert rows.faults({"red/eta_s": 1.0, "red/loss": 1.0}) == [
+        "red/eta_s is not declared in trainer/telemetry/rows.py"
+    ]
 
 
 def test_the_documents_name_the_figures_that_there_are():

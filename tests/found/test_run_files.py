@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from trainer import manifest, run_folder
-from trainer.config import Config, ConfigError
-from trainer.scratch import scratch_folder
+from trainer.config.sections import Config, ConfigError
+from trainer.run_folder import folder as run_folder
+from trainer.run_folder import manifest
+from trainer.run_folder.scratch import scratch_folder
 
 SLOW = ["env.id=Hurting/Slow-v0", "env.import_modules=[hurting_files]", "checkpoint.save_every_seconds=0.5"]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainer import seeds
+from trainer.host import seeds
 
 CHANCE = ["env.id=Found/Chance-v0", "env.import_modules=[hurting_processes]", "collector.num_workers=2"]
 ROUNDS = ["schedule.frames_per_round=64", "evaluator.every_frames=200", "checkpoint.save_every_seconds=1000"]

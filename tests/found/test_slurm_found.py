@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.compose import load
+from trainer.config.compose import load
 
 ROOT = Path(__file__).parents[2]
 

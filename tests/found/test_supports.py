@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from envs import EnvSpec, Leaf
 from trainer.algorithms import ALGORITHMS
 from trainer.algorithms.c51 import initial_log_odds
-from trainer.compose import load
-from trainer.config import AlgorithmConfig, LearnerConfig, group_options
+from trainer.config.compose import load
+from trainer.config.sections import AlgorithmConfig, LearnerConfig, group_options
+from trainer.envs import EnvSpec, Leaf
 
 SPEC = EnvSpec("test", (Leaf("observation", (4,), "float32", "vector"),), num_actions=3)
 HEADS = [{}, {"dueling": True}, {"noisy": True}, {"dueling": True, "noisy": True}, {"hidden_sizes": []}]

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from trainer.loggers import RunInfo
+from trainer.telemetry.loggers import RunInfo
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from trainer.config import LoggerConfig
-from trainer.loggers.csv import open_csv
-from trainer.loggers.jsonl import open_jsonl
-from trainer.loggers.sink import Event
-from trainer.loggers.text import open_text
+from trainer.config.sections import LoggerConfig
+from trainer.telemetry.loggers.csv import open_csv
+from trainer.telemetry.loggers.jsonl import open_jsonl
+from trainer.telemetry.loggers.sink import Event
+from trainer.telemetry.loggers.text import open_text
 
 CONFIG = LoggerConfig()
 

@@ -6,8 +6,8 @@ from collections import deque
 
 import pytest
 
-from trainer.config import ConfigError, LoggerConfig
-from trainer.loggers import LOGGERS, Loggers, open_loggers
+from trainer.config.sections import ConfigError, LoggerConfig
+from trainer.telemetry.loggers import LOGGERS, Loggers, open_loggers
 
 
 class FullDisk:

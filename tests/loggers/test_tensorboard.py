@@ -5,10 +5,10 @@ from datetime import datetime
 
 import pytest
 
-from trainer.config import ConfigError, LoggerConfig
-from trainer.loggers import open_loggers
-from trainer.loggers.sink import Event
-from trainer.loggers.tensorboard import open_tensorboard
+from trainer.config.sections import ConfigError, LoggerConfig
+from trainer.telemetry.loggers import open_loggers
+from trainer.telemetry.loggers.sink import Event
+from trainer.telemetry.loggers.tensorboard import open_tensorboard
 
 
 def test_scalars_stand_at_their_frames(run, real_rows):

@@ -11,12 +11,12 @@ from datetime import datetime
 
 import pytest
 
-from trainer.config import LoggerConfig
-from trainer.loggers import Loggers
-from trainer.loggers.sink import Event
-from trainer.loggers.terminal import TerminalSink
-from trainer.loggers.text import open_text
-from trainer.rows import of_kind
+from trainer.config.sections import LoggerConfig
+from trainer.telemetry.loggers import Loggers
+from trainer.telemetry.loggers.sink import Event
+from trainer.telemetry.loggers.terminal import TerminalSink
+from trainer.telemetry.loggers.text import open_text
+from trainer.telemetry.rows import of_kind
 
 NOON = datetime(2025, 1, 2, 12, 0, 0)
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -24,8 +24,8 @@ ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # Logs the rows of a real run, over and over, as 200 rows of a run in another folder; says on stderr how it ended.
 LOGGING_RUN = """
 import itertools, json, pathlib, sys
-from trainer.config import LoggerConfig
-from trainer.loggers import RunInfo, open_loggers
+from trainer.config.sections import LoggerConfig
+from trainer.telemetry.loggers import RunInfo, open_loggers
 run = RunInfo(pathlib.Path(sys.argv[1]), "CartPole-v1", "dqn", 0, 200, {}, 1, 16, "cpu")
 loggers = open_loggers(LoggerConfig(terminal=sys.argv[2]), run)
 rows = itertools.cycle(map(json.loads, pathlib.Path(sys.argv[3]).read_text().splitlines()))

@@ -7,8 +7,8 @@ import re
 import pytest
 from rich.console import Console
 
-from trainer.loggers.view import History, Newest, closing_lines, duration, panel, plain_line, sparkline
-from trainer.rows import of_kind
+from trainer.telemetry.loggers.view import History, Newest, closing_lines, duration, panel, plain_line, sparkline
+from trainer.telemetry.rows import of_kind
 
 
 def newest(rows):

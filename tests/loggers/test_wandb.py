@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imsave
 
-from trainer.config import LoggerConfig
-from trainer.loggers.wandb import WandbSink, choose_mode, has_credentials, reachable, service_pids
+from trainer.config.sections import LoggerConfig
+from trainer.telemetry.loggers.wandb import WandbSink, choose_mode, has_credentials, reachable, service_pids
 
 OFFLINE = LoggerConfig(name="wandb", wandb_mode="offline", wandb_project="test")
 
@@ -154,7 +154,7 @@ import threading
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import os, pathlib, signal
 from test_wandb import OFFLINE, service_pids, wait_for
-from trainer.loggers import RunInfo, open_loggers
+from trainer.telemetry.loggers import RunInfo, open_loggers
 run = RunInfo(pathlib.Path({str(run.run_dir)!r}), "CartPole-v1", "dqn", 0, 100, {{}}, 1, 16, "cpu")
 loggers = open_loggers(OFFLINE, run)
 wait_for(loggers._sinks["wandb"], lambda: loggers._notices)  # it has started

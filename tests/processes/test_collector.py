@@ -13,15 +13,16 @@ import torch
 from tensordict import TensorDict
 from torchrl.collectors import Collector
 
-import envs
-from envs.counting import legal_actions
-from envs.torchrl import VectorEnvironment
-from trainer.agents import make_policy, plan_agents
-from trainer.boards import STOP, AgentBoard, ControlBoard, WeightsBoard, flatten_parameters
-from trainer.config import Config
-from trainer.processes.collector import CollectorPlan, Rollout
-from trainer.replay import worker_rows
-from trainer.seeds import SEEDS_PER_RUN
+from trainer import envs
+from trainer.algorithms import make_policy
+from trainer.config.sections import Config
+from trainer.envs.counting import legal_actions
+from trainer.envs.torchrl import VectorEnvironment
+from trainer.host.seeds import SEEDS_PER_RUN
+from trainer.memory.boards import STOP, AgentBoard, ControlBoard, WeightsBoard, flatten_parameters
+from trainer.replay.streams import worker_rows
+from trainer.roles.agents import plan_agents
+from trainer.roles.collector import CollectorPlan, Rollout
 
 Streams = list[dict[str, np.ndarray]]  # of each sub-environment: columns [transitions, ...] in time order
 

@@ -15,16 +15,16 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-import envs
-from envs.counting import episode_length, expected_reward
-from envs.world import Solo
-from trainer import checkpoint
-from trainer.config import AlgorithmConfig, Config, EnvConfig, EvaluatorConfig
-from trainer.errors import split_error
-from trainer.processes import evaluator
-from trainer.processes.evaluator import Evaluation, Players, evaluate
-from trainer.pulse import Pulse
-from trainer.system import use_fork_server
+from trainer import envs
+from trainer.config.sections import AlgorithmConfig, Config, EnvConfig, EvaluatorConfig
+from trainer.envs.counting import episode_length, expected_reward
+from trainer.envs.world import Solo
+from trainer.host.errors import split_error
+from trainer.memory.pulse import Pulse
+from trainer.roles import evaluator
+from trainer.roles.evaluator import Evaluation, Players, evaluate
+from trainer.run_folder import checkpoint
+from trainer.training.system import use_fork_server
 
 LONGEST = 7
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from envs import EnvSpec, Leaf
 from trainer.algorithms import ALGORITHMS
-from trainer.config import AlgorithmConfig, LearnerConfig
-from trainer.learning import Learner
-from trainer.replay import StreamLayout, StreamReplay, StreamSampler, open_storage
+from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.envs import EnvSpec, Leaf
+from trainer.learning.update import Learner
+from trainer.replay.streams import StreamLayout, StreamReplay, StreamSampler, open_storage
 
 SPECS = {
     "vector": EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), num_actions=3),

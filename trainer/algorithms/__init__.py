@@ -3,8 +3,12 @@
 ``rainbow`` and ``apex`` are sets of options of ``c51`` and ``dqn``: see configs/algorithm/.
 """
 
+from torchrl.modules import QValueActor
+
 from trainer.algorithms import c51, dqn, iqn, munchausen, qrdqn
 from trainer.algorithms.algorithm import Algorithm
+from trainer.config.sections import Config
+from trainer.envs import EnvSpec
 
 ALGORITHMS = {
     "dqn": dqn.build,
@@ -16,4 +20,9 @@ ALGORITHMS = {
     "apex": dqn.build,
 }
 
-__all__ = ["ALGORITHMS", "Algorithm"]
+__all__ = ["ALGORITHMS", "Algorithm", "make_policy"]
+
+
+def make_policy(config: Config, spec: EnvSpec) -> QValueActor:
+    """The actor that a worker acts by, on the CPU, with weights to be replaced by the board's."""
+    return ALGORITHMS[config.algorithm.name](config.algorithm, config.learner, spec).policy

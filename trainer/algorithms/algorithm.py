@@ -10,8 +10,8 @@ from torch import Tensor
 from torchrl.modules import QValueActor
 from torchrl.objectives import LossModule
 
-from envs import EnvSpec
-from trainer.networks import QNetwork
+from trainer.envs import EnvSpec
+from trainer.networks.q_network import QNetwork
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class Algorithm:
     Args:
         network: ``network(*leaves) -> float [B, num_actions]``, whose largest legal entry is the greedy action.
         policy: the same network as TorchRL's actor, writing ``action``.
-        loss: TorchRL loss over a batch as :meth:`trainer.replay.StreamReplay.sample` gives it; entry ``loss`` is
+        loss: TorchRL loss over a batch as `trainer.replay.streams.StreamReplay.sample` gives it; entry ``loss`` is
             minimised: mean(l), or mean(w l) where the batch has ``priority_weight``. Its parameters are
             ``value_network_params``, their delayed copies ``target_value_network_params``.
         td_error: of the batch that the loss was given, which it has written into: absolute TD errors float [B].
         priority: likewise, what a prioritized replay draws by, float [B].
         first_priority: ``first_priority(R, gamma^m (1 - terminated), max Q(s'), Q(s, a))``, float [n] each: what the
             loss would give new rows as priority, by the values that collectors acted by. None: these do not say it, and
-            `trainer.validation` refuses ``replay.initial_priority=collector``.
+            `trainer.config.validation` refuses ``replay.initial_priority=collector``.
     """
 
     network: QNetwork

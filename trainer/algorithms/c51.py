@@ -17,11 +17,11 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from envs import EnvSpec
 from trainer.algorithms import targets
 from trainer.algorithms.algorithm import Algorithm, actor
-from trainer.config import AlgorithmConfig, LearnerConfig
-from trainer.networks import QNetwork
+from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.envs import EnvSpec
+from trainer.networks.q_network import QNetwork
 
 EVEN = 0.01  # of the initial distribution: so much of it is uniform
 MAX_SLOPE = 1e4  # log-odds between the first and the last atom: all is on one of them

@@ -13,11 +13,11 @@ from torch import Tensor
 from torchrl.objectives import DQNLoss
 from torchrl.objectives.value import TD0Estimator
 
-from envs import EnvSpec
 from trainer.algorithms.algorithm import Algorithm, actor
 from trainer.algorithms.targets import first_priority, rescale, unrescale
-from trainer.config import AlgorithmConfig, LearnerConfig
-from trainer.networks import QNetwork
+from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.envs import EnvSpec
+from trainer.networks.q_network import QNetwork
 
 
 def build(config: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:

@@ -11,12 +11,12 @@ from functools import partial
 import torch
 from tensordict import TensorDictBase
 
-from envs import EnvSpec
 from trainer.algorithms import targets
 from trainer.algorithms.algorithm import Algorithm, actor
 from trainer.algorithms.qrdqn import bootstrap, errors
-from trainer.config import AlgorithmConfig, LearnerConfig
-from trainer.networks import QNetwork
+from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.envs import EnvSpec
+from trainer.networks.q_network import QNetwork
 
 
 def build(config: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:

@@ -13,11 +13,11 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from envs import EnvSpec
 from trainer.algorithms import targets
 from trainer.algorithms.algorithm import Algorithm, actor
-from trainer.config import AlgorithmConfig, LearnerConfig
-from trainer.networks import QNetwork
+from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.envs import EnvSpec
+from trainer.networks.q_network import QNetwork
 
 
 def build(config: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:

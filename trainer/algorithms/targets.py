@@ -14,7 +14,7 @@ from torch import Tensor
 from torchrl.modules import QValueActor
 from torchrl.objectives import LossModule
 
-from trainer.config import AlgorithmConfig
+from trainer.config.sections import AlgorithmConfig
 
 RESCALING_EPS = 1e-3
 

@@ -1,0 +1,1 @@
+"""Arguments -> one call -> exit code."""

@@ -1,0 +1,44 @@
+"""Everyone against everyone: ``python -m trainer.league RUN``, for a run's past selves, policies and fixed players.
+
+RUN/league.json has the matrix of games won and Elo ratings, RUN/league.png shows them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import torch
+
+from trainer.commands.finished import from_here
+from trainer.config.sections import ConfigError, from_yaml
+from trainer.envs import EnvError
+from trainer.reading import ReadError
+from trainer.selfplay.league import league, rating_text
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print ratings, the strongest first, and where the picture is; 2 for what cannot be read or played."""
+    parser = argparse.ArgumentParser(prog="python -m trainer.league", description=__doc__)
+    parser.add_argument("run", type=from_here, help="the run's folder")
+    parser.add_argument("--games", type=int, default=200, help="of each pair, seats balanced (default: 200)")
+    parser.add_argument("--seed", type=int, help="of the games (default: the run's)")
+    options = parser.parse_args(arguments)
+    if options.games < 1:
+        parser.error(f"--games {options.games} must be at least 1")
+    torch.set_num_threads(1)
+    try:
+        if not (options.run / "config.yaml").is_file():
+            raise ConfigError(f"{options.run} is no run's folder: it has no config.yaml")
+        config = from_yaml(options.run / "config.yaml")
+        warn = lambda text: print(text, file=sys.stderr)  # noqa: E731
+        result = league(config, options.run, options.games, warn, seed=options.seed)
+    except (ConfigError, ReadError, EnvError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"Elo above random play, {result['games_per_pair']} games a pair, {result['seconds']:.1f} s")
+    for player in sorted(result["players"], key=lambda player: -player["elo"]):
+        print(f"{rating_text(player):32} {player['score']:7.1%} of {player['games']} games")
+    print(options.run / "league.png")
+    return 0

@@ -1,0 +1,228 @@
+"""The command that people type: arguments -> `Config` -> a run.
+
+Whatever is slow to import is imported once the arguments are found to be right. This file is also imported anew by
+every child process, so it imports next to nothing by itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trainer.config.fields import nearest, shown
+from trainer.config.sections import CONFIG_DIR, ConfigError, config_keys, group_options
+
+if TYPE_CHECKING:
+    from trainer.config.compose import Loaded
+
+HELP = """\
+Trains an agent by asynchronous, vectorised Q-learning and leaves the run in a folder of its own.
+
+usage: python -m trainer.run [KEY=VALUE ...] [FLAG ...]
+
+examples:
+  python -m trainer.run                                           CartPole to a solved policy
+  python -m trainer.run preset=lunarlander seed=3 collector.num_workers=2
+  python -m trainer.run env.id=SomeInstalled/Env-v0 'env.import_modules=[some_installed]'
+  python -m trainer.run preset=pong env.id=ALE/Breakout-v5 learner.device=cuda
+  python -m trainer.run schedule=sync logger=wandb run_dir=runs/mine
+  python -m trainer.run resume=runs/mine budget_frames=1_000_000  go on, where it was stopped or killed
+  python -m trainer.run -m preset=cartpole,acrobot seed=0,1,2     six runs, one after another
+
+presets (preset=NAME; without one, the preset made for the env.id that you name, else generic):
+{presets}
+
+groups (GROUP=NAME):
+{groups}
+
+keys that are set most often:
+  env.id                      the Gymnasium id, as LunarLander-v3
+  env.import_modules          packages that register the id when imported, as [ale_py]
+  env.kwargs.NAME             handed to the environment's constructor
+  seed                        of the environments, the exploration, the network and the sampling
+  budget_frames               environment frames that are collected in all
+  run_dir                     the run's folder; default runs/<date>_<time>_<env>_<algorithm>_<seed>
+  resume                      a run's folder to go on in; auto: run_dir, where that holds a run
+  collector.num_workers       processes that play; default cores - 2, at least 1
+  collector.envs_per_worker   environments that each of them steps together
+  replay.capacity_frames      frames that the replay keeps
+  learner.device              auto, cpu, cuda or cuda:N
+  learner.batch_size          transitions of one update
+  learner.learning_rate       step size of Adam
+  learner.warmup_frames       frames before the first update
+  schedule.frames_per_update  frames collected for each update; null: both sides run as fast as they can
+  algorithm.n_step            steps of reward before the bootstrapped value
+  evaluator.every_frames      frames between two greedy evaluations; 0: only at the end
+  evaluator.stop_at_return    the run ends when an evaluation's mean reaches this
+  logger.terminal             auto, live, plain or none
+  telemetry.trace             true: RUN/trace.json for ui.perfetto.dev, what every process did when
+
+flags:
+  --help         this text
+  --cfg job      print the configuration that the arguments make, every key of it, and stop
+  --info         print how Hydra put it together, and stop
+  -m             run every combination of values that are separated by commas, one after another
+  --hydra-help   Hydra's own flags
+
+All keys, with their meaning, stand in trainer/config/sections.py.
+"""
+
+# Flag -> words that may follow it.
+FLAGS: dict[str, tuple[str, ...]] = {
+    "--help": (),
+    "-h": (),
+    "--hydra-help": (),
+    "--multirun": (),
+    "-m": (),
+    "--resolve": (),
+    "--cfg": ("job", "hydra", "all"),
+    "-c": ("job", "hydra", "all"),
+    "--info": ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"),
+    "-i": ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train as the command line says.
+
+    Args:
+        arguments: without the program's name; None takes those of the process.
+
+    Returns:
+        The exit code: 0, 1 for a run that failed, 2 for a configuration or an environment that cannot be run, 128 and
+        the signal's number for a run that was stopped: 130 for Ctrl-C, 143 for SIGTERM, 138 for SIGUSR1.
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        flags, overrides = split_flags(arguments)
+        if {"-h", "--help"} & set(flags):
+            print(help_text(), end="")
+            return 0
+        if flags:
+            return _hand_to_hydra(flags, overrides)
+        from trainer.config.compose import load
+
+        return _train(load(overrides), [sys.argv[0], *arguments])
+    except ConfigError as error:
+        return _refuse(error, 2)
+    except KeyboardInterrupt:
+        return 130
+
+
+def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Flags with the words that belong to them, and the rest: ``KEY=VALUE``.
+
+    Raises:
+        ConfigError: a flag that does not exist, or a word that it does not take.
+    """
+    flags: list[str] = []
+    overrides: list[str] = []
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if not argument.startswith("-"):
+            overrides.append(argument)
+            continue
+        flag, equals, word = argument.partition("=")
+        if flag not in FLAGS:
+            key = flag.lstrip("-")
+            known = key in config_keys() or (CONFIG_DIR / key).is_dir()
+            near = f"{key}={word or 'VALUE'}, without dashes" if known else nearest(flag, FLAGS)
+            raise ConfigError(f"{shown(argument)} is no flag: " + (f"did you mean {near}?" if near else "see --help"))
+        if not equals and FLAGS[flag] and rest and "=" not in rest[0] and not rest[0].startswith("-"):
+            word = rest.pop(0)
+        if (word and word not in FLAGS[flag]) or (flag in ("-c", "--cfg") and not word):
+            raise ConfigError(f"{flag} takes {' or '.join(FLAGS[flag]) or 'no word'}, not {word or 'nothing'}")
+        flags += [flag, word] if word else [flag]
+    modes = [flag for flag in flags if flag in FLAGS and flag != "--resolve"]
+    if len(modes) > 1:
+        raise ConfigError(f"{' and '.join(modes)} cannot go together: use one at a time")
+    return flags, overrides
+
+
+def help_text() -> str:
+    """What ``--help`` prints: examples, presets, groups, and the keys that are set most often."""
+    from trainer.config.compose import GROUPS, preset_env_id
+
+    presets = [f"  {name:<24}{preset_env_id(name) or 'any other env.id'}" for name in group_options("preset")]
+    groups = [f"  {group:<12}{', '.join(group_options(group))}" for group in GROUPS if group != "preset"]
+    return HELP.format(presets="\n".join(presets), groups="\n".join(groups))
+
+
+def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
+    """Let Hydra print what it put together, or run a sweep; either only with arguments that we found to be right."""
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+
+    from trainer.config.compose import check, check_composition, choose_preset, hydra_arguments, load
+
+    checked = check(overrides)
+    passed = hydra_arguments(checked)
+    if {"-m", "--multirun"} & set(flags):
+        _check_sweep(overrides)
+    elif not any(override.is_sweep_override() for override in checked):
+        passed.append(f"preset={choose_preset(checked)[0]}")
+        check_composition(passed)
+
+    here = os.getcwd()
+
+    @hydra.main(config_path=str(CONFIG_DIR), config_name="train", version_base="1.3")
+    def job(_: object) -> None:
+        # Composed anew, so that each run of a sweep gets what the same words get without -m.
+        os.chdir(here)  # an environment of the run before may have gone elsewhere
+        chosen = list(HydraConfig.get().overrides.task)
+        print(f"\nrun {HydraConfig.get().job.num + 1} of the sweep: {' '.join(chosen)}", flush=True)
+        code = _train(load(chosen), [sys.argv[0], *chosen])
+        gc.collect()  # its parts know one another: without this its replay stays mapped, and takes room of the disk
+        if code:
+            raise SystemExit(code)
+
+    program = sys.argv
+    sys.argv = [program[0], *flags, *passed]
+    try:
+        job()
+    finally:
+        sys.argv = program
+    return 0
+
+
+def _check_sweep(overrides: list[str]) -> None:
+    """Refuse a sweep before its first run, not hours later: each of its runs must be possible, in its own folder."""
+    from trainer.config.compose import jobs, load
+
+    folders: set[str] = set()
+    for arguments in jobs(overrides):
+        folder = load(arguments).config.run_dir
+        if folder in folders:
+            raise ConfigError(f"run_dir={folder} would hold several runs of the sweep: leave it out, or sweep it too")
+        if folder is not None:
+            folders.add(folder)
+
+
+def _train(loaded: Loaded, command: list[str]) -> int:
+    for warning in loaded.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    if loaded.finished:
+        print(loaded.finished)
+        return 0
+    print(f"preset {loaded.config.preset} ({loaded.preset_reason})", flush=True)
+
+    from trainer.envs.spec import EnvError
+    from trainer.host.errors import RunFailed
+    from trainer.training.train import train
+
+    try:
+        summary = train(loaded.config, command=command)
+    except (ConfigError, EnvError) as error:
+        return _refuse(error, 2)
+    except RunFailed as error:
+        return _refuse(error, 1)
+    return 128 + summary["stop_signal"] if summary["stop_signal"] else 0
+
+
+def _refuse(error: Exception, code: int) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return code

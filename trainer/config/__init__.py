@@ -1,0 +1,1 @@
+"""Keys, ranges and composition; imports nothing heavy."""

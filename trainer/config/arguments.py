@@ -1,0 +1,164 @@
+"""Arguments as they were typed, ``KEY=VALUE``: known keys, existing options, values of their keys' types."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, get_type_hints
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from trainer.config.fields import hint, nearest, shown
+from trainer.config.sections import CONFIG_DIR, Config, ConfigError, config_keys, first_line, group_options, schema
+
+FREE = ("env.kwargs.", "agents.overrides.", "agents.start_from.")  # keys that a user may add to
+GROUPS = tuple(sorted(path.name for path in CONFIG_DIR.iterdir() if any(path.glob("*.yaml"))))
+KEYS = config_keys()
+MOST_REPEATED = 200  # characters of a value that a remedy writes out
+MOST_RUNS = 1_000  # of a sweep: each is looked at before the first begins
+# What Hydra, OmegaConf and Python raise on values that nobody meant: 5,000 digits, a thousand brackets.
+UNREADABLE = (HydraException, OmegaConfBaseException, ValueError, OverflowError, RecursionError)
+
+
+def check(arguments: Sequence[str]) -> list[Override]:
+    """Parse the arguments; every key is known, every group's option exists, every value has its key's type.
+
+    Raises:
+        ConfigError: the first argument of which that is not so.
+    """
+    overrides = [_parse(argument) for argument in arguments]
+    for override in overrides:
+        key = override.key_or_group
+        if key.startswith(("hydra.", "hydra/")):
+            continue
+        if override.is_delete():
+            raise ConfigError(f"{override.input_line} cannot be: no key can be left out, so set {key} to another value")
+        if override.package is not None:
+            raise ConfigError(f"{override.input_line} cannot be: groups stay in their place, so write {key}=VALUE")
+        if key not in GROUPS and key not in KEYS and not key.startswith(FREE):
+            raise ConfigError(_unknown_key(key))
+        for value in single_values(override):
+            if key in GROUPS:
+                _check_option(key, value.strip("'\""))
+            else:
+                _check_type(key, value)
+    return overrides
+
+
+def _parse(argument: str) -> Override:
+    key, equals, text = argument.partition("=")
+    if not equals:
+        groups = [group for group in ("preset", *GROUPS) if key in group_options(group)]
+        found = nearest(key, (*KEYS, *GROUPS))
+        meant = f"{groups[0]}={key}" if groups else f"{found}=VALUE" if found else ""
+        raise ConfigError(
+            f"{shown(argument)} is not KEY=VALUE" + (f": did you mean {meant}?" if meant else ", and names no preset")
+        )
+    if not (name := key.lstrip("+~")):
+        raise ConfigError(f"{shown(argument)} names no key: write KEY=VALUE")
+    parse = OverridesParser.create().parse_override
+    # Text is taken as it was typed where that can be: Hydra's own grammar wants quotes around = ( ) and the like.
+    may_be_bare = text and (is_text(name) or name.startswith(FREE)) and text[:1] not in tuple("[{'\"")
+    try:
+        override = parse(argument)
+        if is_text(name) and may_be_bare and isinstance(override.value(), int | float):
+            return parse(f"{key}={quoted(text)}")  # run_dir=1e5
+        return override
+    except UNREADABLE as error:
+        if may_be_bare:
+            with suppress(*UNREADABLE):
+                return parse(f"{key}={','.join(map(quoted, text.split(',')))}")
+        raise ConfigError(
+            f"{shown(argument)} cannot be read ({shown(first_line(error))}): {_remedy(name, text)}"
+        ) from error
+
+
+def _remedy(key: str, text: str) -> str:
+    """What to type in place of a value that cannot be read."""
+    if key in KEYS and not is_text(key):
+        return f"{key} takes {_type_words(key)}"
+    with suppress(*UNREADABLE):
+        OverridesParser.create().parse_override(f"{key}={quoted(text)}")
+        return "put quotes around the value" + (
+            f", as {shlex.quote(f'{key}={quoted(text)}')}" if len(text) < MOST_REPEATED else ""
+        )
+    return "write KEY=VALUE, with a key of letters, digits and dots"
+
+
+def quoted(text: str) -> str:
+    """The text in double quotes, as Hydra's grammar takes it."""
+    return str(QuotedString(text, Quote.double).with_quotes())
+
+
+def is_text(key: str) -> bool:
+    """Whether a key takes text, or null."""
+    return key in KEYS and KEYS[key].type in ("str", "str | None")
+
+
+def single_values(override: Override) -> Iterator[str]:
+    """The values of an override as text: one, or those of a sweep."""
+    if not override.is_sweep_override():
+        yield (override.input_line or "").partition("=")[2]
+    elif override.is_discrete_sweep():
+        line = shown(override.input_line)
+        try:
+            values = list(itertools.islice(override.sweep_string_iterator(), MOST_RUNS + 1))
+        except (*UNREADABLE, AssertionError, TypeError) as error:
+            raise ConfigError(f"{line} cannot be read ({shown(first_line(error))}): list the values") from error
+        if not 0 < len(values) <= MOST_RUNS:
+            raise ConfigError(f"{line} names {'no' if not values else f'more than {MOST_RUNS}'} values: list them")
+        yield from values
+
+
+def _unknown_key(key: str) -> str:
+    sections = {known.partition(".")[0] for known in KEYS if "." in known}
+    if key in sections:
+        return f"{key} is a section, not a key: set one of its keys, as {next(k for k in KEYS if k.startswith(key))}"
+    return f"there is no key {shown(key)}{hint(key, (*KEYS, *GROUPS))} (--cfg job lists all)"
+
+
+def _check_option(group: str, option: str) -> None:
+    options = group_options(group)
+    if option in options:
+        return
+    if group == "env" and ("/" in option or "-v" in option):
+        raise ConfigError(f"env={option} names an id, not one of {', '.join(options)}: write env.id={option}")
+    meant = hint(option, options, prefix=f"{group}=")
+    raise ConfigError(f"{group}={shown(option)} is none of {', '.join(options)}{meant}")
+
+
+def _check_type(key: str, text: str) -> None:
+    value: Any = None
+    try:
+        value = OverridesParser.create().parse_override(f"{key}={text}").value()
+        if key in KEYS and KEYS[key].type == "bool" and isinstance(value, int | float) and value not in (0, 1):
+            raise ValueError  # OmegaConf takes any number for true
+        OmegaConf.update(schema(), key, value, merge=True, force_add=key.startswith(FREE))
+    except UNREADABLE as error:
+        words = _type_words(key) if key in KEYS else "another value"
+        if words.startswith("a whole") and isinstance(value, float) and value.is_integer():
+            words = f"a whole number: write {key}={shown(int(value))}"
+        raise ConfigError(f"{key}={shown(text)} does not fit: {key} takes {words}") from error
+
+
+def _type_words(key: str) -> str:
+    """What a key takes, in words, from its annotation."""
+    section, _, name = key.rpartition(".")
+    owner: Any = get_type_hints(Config)[section] if section else Config
+    kind = str(get_type_hints(owner)[name]).removeprefix("<class '").removesuffix("'>")
+    words = {
+        "int": "a whole number",
+        "float": "a number",
+        "bool": "true or false",
+        "str": "text",
+        "list[int]": "whole numbers in brackets, as [120,84]",
+        "list[str]": "words in brackets, as [first,second]",
+    }
+    plain = kind.removesuffix(" | None")
+    return words.get(plain, "a mapping, as {key: value}") + (" or null" if plain != kind else "")

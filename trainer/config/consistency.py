@@ -1,0 +1,262 @@
+"""Keys that must fit one another: what is refused because of two of them together."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from trainer.config.fields import plain
+from trainer.config.sections import GAME_BACKENDS, Config, ConfigError
+
+CATEGORICAL = ("c51", "rainbow")  # algorithms that learn a distribution from v_min to v_max
+LEAST_SUPPORT = 1e-6  # of v_max - v_min, and of a bound that is not 0
+COPIES = 7  # of a network: weights, target, gradient, two of Adam's moments, the board, the evaluator's; one a worker
+MOST_UPDATES = 10**11  # three years at a millisecond each
+# Algorithms whose priority is more than a TD error of values, so that collectors cannot give a new row its own.
+NO_FIRST_PRIORITY = {
+    "c51": "is the distance of two distributions",
+    "rainbow": "is the distance of two distributions",
+    "iqn": "has the noise of its drawn fractions in it",
+    "munchausen": "has the log-policy in it",
+}
+
+
+def check_together(config: Config) -> None:
+    """Refuse keys that do not fit one another, of the run or of one agent.
+
+    Args:
+        config: resolved, with values that are in their ranges.
+
+    Raises:
+        ConfigError: the first combination that cannot be, in one sentence; what it says to set can be typed.
+    """
+    _check_sizes(config)
+    _check_schedule(config)
+    _check_updates(config)
+    _check_algorithm(config)
+    _check_network(config)
+
+
+def vector_step_frames(config: Config) -> int:
+    """Frames of one step of all workers; ``config`` is resolved."""
+    assert config.collector.num_workers is not None
+    return config.collector.num_workers * config.collector.envs_per_worker
+
+
+def most_updates(config: Config) -> float:
+    """Updates that the budget pays for; at most so many where they follow episodes, infinite without any limit.
+
+    Args:
+        config: resolved.
+    """
+    schedule, frames = config.schedule, config.budget_frames
+    rounds = 1.0 * frames
+    if schedule.name != "async" and schedule.episodes_per_round is None and schedule.frames_per_round is not None:
+        rounds = math.ceil(frames / schedule.frames_per_round)
+        frames = rounds * schedule.frames_per_round  # the last round is ended
+    if schedule.name != "async" and schedule.updates_per_round is not None:
+        return rounds * schedule.updates_per_round
+    if schedule.episodes_per_update is not None:
+        return frames // schedule.episodes_per_update  # an episode has a frame at least
+    if schedule.frames_per_update is None:
+        return math.inf
+    return max(0, frames - config.learner.warmup_frames) // schedule.frames_per_update
+
+
+def _check_sizes(config: Config) -> None:
+    batch, warmup = config.learner.batch_size, config.learner.warmup_frames
+    capacity, budget = config.replay.capacity_frames, config.budget_frames
+    streams = vector_step_frames(config)
+    # The oldest frame of the stack up to the n-th next frame, one row that may be in the writer's hands, and one
+    # more start, as two rows in a row are never both final: a draw always finds one.
+    rows = config.env.frame_stack + config.algorithm.n_step + 2
+    least = max(batch, warmup)  # frames of the warm-up
+    needed = {
+        "learner.warmup_frames": (warmup, least),
+        "replay.capacity_frames": (capacity, max(least, rows * streams)),
+        "budget_frames": (budget, budget if budget > least else 2 * least),
+    }
+    # All of them at once, or the next sentence would be about the next key.
+    values = [f"{key}={wanted}" for key, (value, wanted) in needed.items() if value < wanted]
+    remedy = "set " + " and ".join([", ".join(values[:-1]), values[-1]] if len(values) > 1 else values)
+    if batch > warmup:
+        raise ConfigError(
+            f"learner.batch_size={batch} is more than learner.warmup_frames={warmup}: the first update needs a whole "
+            f"batch, so {remedy} or more, or a smaller batch"
+        )
+    for key, size in (("learner.batch_size", batch), ("learner.warmup_frames", warmup)):
+        if capacity < size:
+            raise ConfigError(f"replay.capacity_frames={capacity} is less than {key}={size}: {remedy} or more")
+    if capacity // streams < rows:
+        raise ConfigError(
+            f"replay.capacity_frames={capacity} gives each of {streams} streams {capacity // streams} frames, and "
+            f"algorithm.n_step={config.algorithm.n_step} with env.frame_stack={config.env.frame_stack} needs {rows}: "
+            f"{remedy} or more"
+        )
+    if warmup >= budget:
+        shorter = max(batch, budget // 10)
+        remedy = f"learner.warmup_frames={shorter}" if shorter < budget else f"budget_frames={2 * least}"
+        raise ConfigError(
+            f"learner.warmup_frames={warmup} leaves nothing of budget_frames={budget} to learn in: set {remedy}"
+        )
+
+
+def _check_schedule(config: Config) -> None:
+    schedule, step = config.schedule, vector_step_frames(config)
+    assert schedule.tolerance_frames is not None  # `config` is resolved
+    step_text = (
+        f"collector.num_workers={config.collector.num_workers} x "
+        f"collector.envs_per_worker={config.collector.envs_per_worker} = {step} frames"
+    )
+    if schedule.name == "async":
+        by_frames = schedule.frames_per_update is not None and schedule.episodes_per_update is None
+        if by_frames and schedule.tolerance_frames < step:
+            raise ConfigError(
+                f"schedule.tolerance_frames={schedule.tolerance_frames} is less than one step of all workers "
+                f"({step_text}): set schedule.tolerance_frames={step} or more"
+            )
+        return
+    if schedule.name == "shared_gradient" and schedule.applier == "local" and config.learner.device.startswith("cuda"):
+        raise ConfigError(
+            f"schedule.applier=local applies gradients on the CPU, not on learner.device={config.learner.device}: set "
+            "learner.device=cpu, or schedule.applier=device"
+        )
+    if schedule.frames_per_update is schedule.updates_per_round is schedule.episodes_per_update is None:
+        raise ConfigError(
+            f"schedule={schedule.name} does not know how much to learn: set schedule.frames_per_update, "
+            "schedule.episodes_per_update or schedule.updates_per_round"
+        )
+    if schedule.episodes_per_round is not None:
+        most = config.budget_frames // (config.collector.num_workers or 1)
+        if schedule.episodes_per_round > max(1, most):
+            raise ConfigError(
+                f"schedule.episodes_per_round={schedule.episodes_per_round} of each of {config.collector.num_workers} "
+                f"workers are more than budget_frames={config.budget_frames} have room for, even if each has one "
+                f"frame: set schedule.episodes_per_round={max(1, most // 100)}"
+            )
+        return
+    if schedule.frames_per_round is None:
+        return
+    if schedule.frames_per_round % step:
+        fitting = max(1, round(schedule.frames_per_round / step)) * step
+        raise ConfigError(
+            f"schedule.frames_per_round={schedule.frames_per_round} is no multiple of one step of all workers "
+            f"({step_text}): set schedule.frames_per_round={fitting}"
+        )
+    if schedule.frames_per_round > max(config.budget_frames, 2_048, step):  # a round by default may be as long
+        fitting = max(1, config.budget_frames // 10 // step) * step
+        raise ConfigError(
+            f"schedule.frames_per_round={schedule.frames_per_round} is more than budget_frames={config.budget_frames}: "
+            f"the first round would not end; set schedule.frames_per_round={fitting}, or leave it out"
+        )
+
+
+def _check_updates(config: Config) -> None:
+    schedule, updates = config.schedule, most_updates(config)
+    learnable = config.budget_frames - config.learner.warmup_frames
+    key, value = "frames_per_update", schedule.frames_per_update
+    if schedule.episodes_per_update is not None:
+        key, value, learnable = "episodes_per_update", schedule.episodes_per_update, config.budget_frames
+    if updates < 1 and value is not None:
+        raise ConfigError(
+            f"schedule.{key}={value:g} makes no update in budget_frames={config.budget_frames} with "
+            f"learner.warmup_frames={config.learner.warmup_frames}: set "
+            f"schedule.{key}={plain(max(1, learnable // 100))}, or a larger budget"
+        )
+    if MOST_UPDATES < updates < math.inf:
+        raise ConfigError(
+            f"budget_frames={config.budget_frames} with schedule.{key}={value or 0:g} means {updates:.0e} updates, "
+            f"and more than {MOST_UPDATES:.0e} have no end: lower the budget or raise schedule.{key}"
+        )
+
+
+def check_opponents(config: Config) -> None:
+    """Refuse opponents that there are not, and a game in which nobody is played against.
+
+    Of PettingZoo's environments it is known which are games once they are imported, which a child does: `check_game`.
+
+    Raises:
+        ConfigError: in one sentence that names the keys.
+    """
+    first, last = _shares_of_opponents(config)
+    if (first["checkpoints"] or last["checkpoints"]) and not config.opponents.checkpoint_paths:
+        key = "checkpoints" if first["checkpoints"] else "checkpoints_end"
+        raise ConfigError(
+            f"opponents.{key}={getattr(config.opponents, key):g} has no policies to play against: name them, as "
+            "'opponents.checkpoint_paths=[RUN/best/policy.pt]'"
+        )
+    if config.env.backend in GAME_BACKENDS:
+        check_game(config)
+
+
+def check_game(config: Config) -> None:
+    """Refuse what cannot be where the environment is a turn-based game, played against opponents.
+
+    Raises:
+        ConfigError: in one sentence that names the keys.
+    """
+    if config.schedule.name == "shared_gradient":
+        raise ConfigError(
+            f"schedule=shared_gradient has no pool of opponents for {config.env.id}, a turn-based game: use "
+            "schedule=async"
+        )
+    first, last = _shares_of_opponents(config)
+    for weights, when, key in ((first, "", ""), (last, " at the end", "_end")):
+        if not any(weights.values()):
+            keys = ", ".join(f"opponents.{kind}{key}" for kind in weights)
+            raise ConfigError(f"nobody is played against{when}: set one of {keys}")
+
+
+def _shares_of_opponents(config: Config) -> tuple[dict[str, float], dict[str, float]]:
+    """How often each kind is drawn at the begin and at the end of a run."""
+    section, kinds = config.opponents, ("random", "scripted", "latest", "snapshots", "checkpoints")
+    first = {kind: getattr(section, kind) for kind in kinds}
+    return first, {kind: first[kind] if (end := getattr(section, f"{kind}_end")) is None else end for kind in kinds}
+
+
+def _check_algorithm(config: Config) -> None:
+    algorithm = config.algorithm
+    if algorithm.name == "munchausen" and algorithm.double:
+        raise ConfigError(
+            "algorithm.double=true does not go with algorithm=munchausen, whose soft policy needs no second estimator: "
+            "set algorithm.double=false"
+        )
+    if algorithm.prioritized and config.replay.initial_priority == "collector" and algorithm.name in NO_FIRST_PRIORITY:
+        raise ConfigError(
+            f"replay.initial_priority=collector does not go with algorithm={algorithm.name}, whose priority "
+            f"{NO_FIRST_PRIORITY[algorithm.name]}, which the values that a collector acts by do not say: set "
+            "replay.initial_priority=max"
+        )
+    low, high = algorithm.v_min, algorithm.v_max
+    if low >= high:
+        raise ConfigError(
+            f"algorithm.v_min={low:g} is not below algorithm.v_max={high:g}: set them to the "
+            "smallest and the largest discounted return that an episode can have"
+        )
+    for key, bound in (("v_min", low), ("v_max", high)):
+        if 0 < abs(bound) < LEAST_SUPPORT:
+            other = {"v_min": high > LEAST_SUPPORT, "v_max": low < -LEAST_SUPPORT}[key]
+            remedy = f"set algorithm.{key}=0" if other else "name the returns that an episode can have"
+            raise ConfigError(f"algorithm.{key}={bound:g} is too small to be told from 0: {remedy}")
+    # Atoms that float32 cannot tell apart.
+    if high - low < max(LEAST_SUPPORT, algorithm.num_atoms * 1e-6 * max(abs(low), abs(high))):
+        raise ConfigError(
+            f"algorithm.num_atoms={algorithm.num_atoms} from algorithm.v_min={low:g} to algorithm.v_max={high:g} lie "
+            "too close together to be told apart: set both to the smallest and the largest discounted return"
+        )
+
+
+def _check_network(config: Config) -> None:
+    sizes = config.algorithm.hidden_sizes
+    if len(sizes) > 100:
+        raise ConfigError(
+            f"algorithm.hidden_sizes names {len(sizes)} layers: a network of more than 100 is not trained"
+        )
+    weights = sum(size * (after + 1) for size, after in zip(sizes, [*sizes[1:], 1], strict=False))
+    copies = COPIES + (config.collector.num_workers or 1)
+    needed, there = 4 * copies * weights, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise ConfigError(
+            f"algorithm.hidden_sizes={sizes} makes {weights} weights, of which the run holds {copies} copies, "
+            f"{needed / 2**30:.0f} GiB in all, and this machine has {there / 2**30:.0f} GiB: set smaller layers"
+        )

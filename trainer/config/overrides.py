@@ -1,0 +1,84 @@
+"""An agent's own values: ``agents.overrides.<name>.<section>.<key>`` in place of the run's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from trainer.config.fields import hint, shown
+from trainer.config.sections import Config, ConfigError, config_keys, first_line, schema
+
+OWN = ("algorithm", "learner", "replay", "collector", "schedule")  # sections that an agent may have its own values of
+OF_THE_RUN = (  # keys of these sections that all agents of a world share, as they play in the same processes
+    "collector.num_workers", "collector.envs_per_worker", "replay.scratch_dir", "learner.device", "schedule.name",
+    "schedule.frames_per_round", "schedule.episodes_per_round", "schedule.updates_per_round", "schedule.num_agents",
+    "schedule.application", "schedule.applier",
+)  # fmt: skip
+
+
+def own_config(config: Config, name: str) -> Config:
+    """The run's configuration with the values of ``agents.overrides.<name>``, as ``learner.learning_rate``.
+
+    Raises:
+        ConfigError: a key that an agent cannot have of its own, or a value of another type.
+    """
+    changed: dict[str, dict[str, Any]] = {}
+    keys = {key: value for key, value in config_keys(config).items() if key.partition(".")[0] in OWN}
+    for key, value in own_values(config, name).items():
+        if key not in keys:
+            raise ConfigError(
+                f"agents.overrides.{name}.{shown(key)} is no key of an agent"
+                + hint(key, keys, prefix=f"agents.overrides.{name}.")
+            )
+        if key in OF_THE_RUN:
+            raise ConfigError(
+                f"agents.overrides.{name}.{key} cannot be: all agents of a run share it, so set {key} for the run"
+            )
+        section, _, leaf = key.partition(".")
+        changed.setdefault(section, {})[leaf] = check_type(f"agents.overrides.{name}.", key, value)
+    sections = {section: replace(getattr(config, section), **values) for section, values in changed.items()}
+    return replace(config, **sections)
+
+
+def own_values(config: Config, name: str) -> dict[str, Any]:
+    """An agent's own values by dotted key; an agent that has none has an empty dict.
+
+    Raises:
+        ConfigError: there is something else than a mapping.
+    """
+    nested = config.agents.overrides.get(name, {})
+    if not isinstance(nested, dict):
+        raise ConfigError(
+            f"agents.overrides.{name}={shown(nested)} does not fit: name a key of the agent's, as "
+            f"agents.overrides.{name}.learner.learning_rate=1e-4"
+        )
+    return flat_keys(nested)
+
+
+def flat_keys(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """``{"learner": {"batch_size": 32}}`` to ``{"learner.batch_size": 32}``."""
+    found: dict[str, Any] = {}
+    for key, value in nested.items():
+        if isinstance(value, dict):
+            found |= flat_keys(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def check_type(prefix: str, key: str, value: Any) -> Any:
+    """The value as its key's type takes it.
+
+    Raises:
+        ConfigError: it does not fit; the sentence names ``prefix`` and ``key``.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    node = schema()
+    section, _, leaf = key.partition(".")
+    try:
+        OmegaConf.update(node, key, value, merge=True)
+        return getattr(OmegaConf.to_object(node[section]), leaf)
+    except (OmegaConfBaseException, ValueError, OverflowError) as error:
+        raise ConfigError(f"{prefix}{key}={shown(value)} does not fit: {first_line(error)}") from error

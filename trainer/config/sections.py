@@ -1,0 +1,392 @@
+"""The configuration of a run: frozen dataclasses, one section for each part, validated once at the border.
+
+Nothing here imports torch, so that a wrong key is refused before seconds of imports. compose.py makes a `Config` of
+a command line, validation.py refuses the impossible ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from trainer.config.fields import ConfigError, hint, number, numbers, one_of
+from trainer.config.machine import available_cores
+from trainer.reading import ReadError, read_text
+
+# Beside the package, in a clone as in an installation, whatever the working folder holds.
+CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
+
+
+GAME_BACKENDS = ("game", "openspiel")  # turn-based games, besides those of PettingZoo
+GAMES_PER_ROUND = 4  # of a worker, where the schedule has rounds
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """Which environment is trained on, and how it is wrapped."""
+
+    id: str = "CartPole-v1"
+    backend: str = one_of(
+        "gymnasium", "envpool", "counting", "counting_agents", "grid", "pettingzoo", "game", "openspiel"
+    )  # fmt: skip
+    kwargs: dict[str, Any] = field(default_factory=dict)  # handed to the environment's constructor
+    import_modules: list[str] = field(default_factory=list)  # packages that register the id when imported
+    preprocessing: str = one_of("none", "atari")
+    # atari: frames of so many pixels square; 42 makes an update 9 times cheaper.
+    screen_size: int = number(84, 8, 1_024, (36, 256))
+    frame_stack: int = number(1, 1, 256, (1, 16))  # frames that the policy sees at once; stored once each
+    vectorization: str = one_of("auto", "sync", "native")  # sync: in this process; native: its vector_entry_point
+    max_episode_steps: int | None = number(None, 1, 10**9, (1, 10**7))  # None keeps the environment's own limit
+    mask_key: str = "action_mask"  # what the environment calls its mask of legal actions, in its observation or info
+    clip_rewards: bool = False  # train on the sign of the reward; returns are reported unclipped
+
+
+@dataclass(frozen=True)
+class AlgorithmConfig:
+    """What is learned: the loss, its target and the network."""
+
+    name: str = "dqn"  # one of configs/algorithm/
+    gamma: float = number(0.99, 0.01, 1.0, (0.1, 1.0))
+    n_step: int = number(1, 1, 10_000, (1, 100))
+    double: bool = True  # the online network chooses the next action, the target judges it
+    dueling: bool = False  # value and advantage in two heads
+    noisy: bool = False  # noisy linear layers explore, in place of epsilon
+    noisy_sigma: float = number(0.5, 1e-4, 100.0, (0.01, 5.0))
+    prioritized: bool = False  # draw transitions by TD error; how: replay.priority_*
+    loss_function: str = one_of("smooth_l1", "l2")
+    value_rescaling: bool = False  # learn h(x) = sign(x) (sqrt(|x| + 1) - 1) + x / 1000 of the return
+    num_atoms: int = number(51, 2, 4_096, (3, 1_024))  # c51
+    # c51: smallest and largest return that can be told apart; values begin at 0 or next to it.
+    v_min: float = number(-10.0, -1e9, 1e9, (-1e6, 1e6))
+    v_max: float = number(10.0, -1e9, 1e9, (-1e6, 1e6))
+    num_quantiles: int = number(32, 1, 4_096, (2, 1_024))  # qrdqn
+    num_fractions: int = number(8, 1, 1_024, (1, 256))  # iqn: of a transition; as many of its successor
+    # iqn: evenly spread fractions that acting averages over.
+    num_acting_fractions: int = number(32, 1, 4_096, (1, 1_024))
+    fraction_cosines: int = number(64, 1, 4_096, (4, 1_024))  # iqn: of the embedding
+    # iqn: act by the mean of this worst share of returns; 1 is risk-neutral.
+    risk_level: float = number(1.0, 0.001, 1.0, (0.01, 1.0))
+    munchausen_alpha: float = number(0.9, 0.0, 1.0)  # munchausen: weight of the log-policy added to the reward
+    munchausen_temperature: float = number(0.03, 1e-4, 100.0, (1e-3, 1.0))
+    munchausen_clip: float = number(-1.0, -1e6, 0.0, (-100.0, 0.0))  # least log-policy term
+    target_update_every_updates: int = number(100, 1, 10**9)  # hard updates; ignored when target_tau is set
+    # Soft updates after every update: target += tau * (online - target).
+    target_tau: float | None = number(None, 1e-6, 1.0, (1e-4, 1.0))
+    hidden_sizes: list[int] = numbers([120, 84], 1, 65_536, (4, 8_192))
+    activation: str = one_of("relu", "tanh", "silu")
+    cnn: str = one_of("auto", "nature", "efficient", "small")  # encoder of image leaves
+    scale_observations: bool = False  # the network sees numbers with finite bounds as -1 .. 1
+
+
+@dataclass(frozen=True)
+class CollectorConfig:
+    """Who plays: processes, sub-environments, exploration."""
+
+    num_workers: int | None = number(None, 1, 4_096)  # None: cores - 2, at least 1
+    envs_per_worker: int = number(16, 1, 65_536, (1, 4_096))
+    exploration: str = one_of("linear", "apex")
+    epsilon_start: float = number(1.0, 0.0, 1.0)
+    epsilon_end: float = number(0.05, 0.0, 1.0)
+    epsilon_decay_frames: int = number(10_000, 0, 10**12)
+    # Horgan et al. 2018: epsilon_i = apex_epsilon ** (1 + i / (N - 1) * apex_alpha).
+    apex_epsilon: float = number(0.4, 0.0, 1.0)
+    apex_alpha: float = number(7.0, 0.0, 1_000.0, (0.0, 20.0))
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """The shared replay."""
+
+    capacity_frames: int = number(50_000, 1, 10**10)
+    # Drawn with probability in proportion to priority ** alpha; 0 is uniform.
+    priority_alpha: float = number(0.5, 0.0, 10.0, (0.0, 1.0))
+    priority_beta: float = number(0.4, 0.0, 1.0)  # importance weights are (N P) ** -beta over their largest ...
+    priority_beta_end: float = number(1.0, 0.0, 1.0)  # ... linearly to this over the budget
+    priority_eps: float = number(1e-6, 1e-12, 1e3, (1e-9, 1.0))  # added to a TD error
+    # Of a new row: the largest so far, or (dqn, apex, qrdqn) the TD error of the values that the collector acted by.
+    initial_priority: str = one_of("max", "collector")
+    scratch_dir: str | None = None  # None: RUN/scratch
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """How updates are made."""
+
+    device: str = "auto"  # auto | cpu | cuda | cuda:N
+    batch_size: int = number(128, 1, 2**20, (1, 65_536))
+    learning_rate: float = number(2.5e-4, 1e-12, 1.0, (1e-6, 0.1))
+    # None keeps it constant; else falls linearly over the budget.
+    learning_rate_end: float | None = number(None, 0.0, 1.0, (0.0, 0.1))
+    adam_eps: float = number(1e-8, 1e-20, 1.0, (1e-12, 0.01))
+    max_grad_norm: float | None = number(10.0, 1e-6, 1e12, (1e-3, 1e12))
+    warmup_frames: int = number(1_000, 1, 10**10)  # no update before so many frames are stored
+    execution: str = one_of("auto", "eager", "trace", "compile")
+    precision: str = one_of("float32", "bfloat16")  # bfloat16: autocast of the networks
+    channels_last: bool = True  # memory format of convolutions
+    # Batches gathered at once, at most; priorities within them are as old as they are many.
+    prefetch_batches: int = number(16, 1, 1_024, (1, 256))
+    publish_every_updates: int = number(10, 1, 10**9)
+    num_threads: int = number(1, 1, 1_024)
+    deterministic: bool = False  # operations that give the same bits each time, on GPUs too, where they are slower
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """How collection and learning take turns."""
+
+    name: str = one_of("async", "sync", "sequential", "shared_gradient")
+    # Inverse replay ratio; None: no limit on either side (async only).
+    frames_per_update: float | None = number(10.0, 1e-3, 1e9, (0.01, 1e9))
+    # In its place: finished episodes for each update, in all environments.
+    episodes_per_update: float | None = number(None, 1e-4, 1e9, (1e-3, 1e9))
+    # How far collection may run ahead of learning; None: 2 steps of all, at least 512.
+    tolerance_frames: int | None = number(None, 1, 10**12)
+    # sync, sequential: frames between two phases of learning; None: about 1,024.
+    frames_per_round: int | None = number(None, 1, 10**10)
+    # sync, sequential: instead, this many episodes a worker; None: 4 for games.
+    episodes_per_round: int | None = number(None, 1, 10**6)
+    # shared_gradient: local agents, each a process that acts, learns and applies its gradients.
+    num_agents: int = number(2, 1, 1_024)
+    application: str = one_of("locked", "hogwild")  # shared_gradient: one at a time, or whenever and losing some
+    applier: str = one_of("auto", "local", "device")  # shared_gradient: each by itself, or one on learner.device
+    # sync, sequential: None follows frames_per_update, or for games in rounds of episodes makes one for each episode
+    updates_per_round: int | None = number(None, 1, 10**9)
+
+
+@dataclass(frozen=True)
+class EvaluatorConfig:
+    """Greedy episodes beside the training."""
+
+    every_frames: int = number(5_000, 0, 10**12)  # 0: only at the end
+    episodes: int = number(20, 1, 10**6, (1, 20_000))
+    final_episodes: int = number(100, 1, 10**6, (1, 20_000))
+    num_envs: int = number(20, 1, 16_384, (1, 4_096))
+    nice: int = number(10, 0, 19)  # the evaluator's process gives way to collection and learning
+    # self-play: of each pair in the league at the end; 0: no league.
+    league_games: int = number(20, 0, 10**5, (0, 1_000))
+    # An episode is cut there, as a greedy policy may circle for ever; None: never.
+    max_episode_steps: int | None = number(27_000, 1, 10**9)
+    # Of the final evaluation, and of the league; None: as long as the training took, at least 60 s.
+    final_max_seconds: float | None = number(None, 0.01, 1e7)
+    stop_at_return: float | None = number(None, -1e12, 1e12)  # the run ends when an evaluation's mean reaches this
+
+
+@dataclass(frozen=True)
+class AgentsConfig:
+    """Where several agents of one world learn; one agent alone learns in the main process."""
+
+    learner: str = one_of("stacked", "process", "sequential")  # alike ones in one update; a process each; one by one
+    overrides: dict[str, Any] = field(default_factory=dict)  # agent -> section -> key -> its own value
+    frozen: list[str] = field(default_factory=list)  # agents that act but do not learn
+    start_from: dict[str, str] = field(default_factory=dict)  # agent -> policy.pt of another run
+    # A learner process that shows no life for so long is started anew.
+    hang_seconds: float = number(60.0, 0.1, 1e9, (1.0, 86_400.0))
+
+
+@dataclass(frozen=True)
+class OpponentsConfig:
+    """Whom an agent plays turn-based games against: how often each kind is drawn for a seat and an episode."""
+
+    random: float = number(0.2, 0.0, 1e6)
+    scripted: float = number(0.0, 0.0, 1e6)  # the game's heuristic or perfect player, where there is one
+    latest: float = number(0.3, 0.0, 1e6)  # the agent itself, by its newest weights
+    snapshots: float = number(0.5, 0.0, 1e6)  # its past selves; as latest until there is one
+    checkpoints: float = number(0.0, 0.0, 1e6)  # policies of other runs: checkpoint_paths
+    # None keeps it constant; else moves linearly to this over the budget; so do all.
+    random_end: float | None = number(None, 0.0, 1e6)
+    scripted_end: float | None = number(None, 0.0, 1e6)
+    latest_end: float | None = number(None, 0.0, 1e6)
+    snapshots_end: float | None = number(None, 0.0, 1e6)
+    checkpoints_end: float | None = number(None, 0.0, 1e6)
+    checkpoint_paths: list[str] = field(default_factory=list)  # a policy.pt or a snapshot each
+    start_from: str | None = None  # policy.pt of another run that is the first snapshot
+    both_seats: bool = True  # learn from the other seat's decisions too where latest sits there
+    snapshot_every_frames: int = number(50_000, 1, 10**12)
+    pool_size: int = number(20, 1, 10**4, (1, 1_000))  # snapshots that are kept; the oldest makes room
+    # Of them, those that a worker plays against at a time; while others play, one makes room.
+    active: int = number(4, 2, 10**4, (2, 100))
+    sampling: str = one_of("uniform", "last", "pfsp")
+    last_k: int = number(5, 1, 10**4)  # last: the newest so many
+    epsilon: float = number(0.05, 0.0, 1.0, (0.0, 0.5))  # random moves of latest and snapshots
+    evaluate_against: str = one_of("random", "scripted")
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """What is kept on disk."""
+
+    save_every_seconds: float = number(300.0, 0.01, 1e9, (0.1, 86_400.0))
+    keep_last: int = number(2, 1, 10**6, (1, 1_000))
+    replay: bool = True  # keep the replay's rows too; without them a resumed run first fills an empty replay
+
+
+@dataclass(frozen=True)
+class FaultsConfig:
+    """What is survived. A collector worker that dies or hangs, and the evaluator if it dies, is started anew."""
+
+    # Of one of them within the period that are survived; 0: the first one ends the run.
+    max_failures: int = number(5, 0, 10**9)
+    period_seconds: float = number(600.0, 0.1, 1e9)
+    # A worker that has shown no life for so long is killed.
+    hang_seconds: float = number(120.0, 0.1, 1e9, (1.0, 86_400.0))
+    # One that has grown above this is replaced, as an environment may leak.
+    worker_memory_mb: int | None = number(None, 64, 10**8, (256, 10**8))
+
+
+@dataclass(frozen=True)
+class LoggerConfig:
+    """Where the run is shown. JSONL, CSV and the terminal are always on."""
+
+    name: str = one_of("none", "wandb", "tensorboard")
+    every_seconds: float = number(1.0, 0.01, 1e9, (0.1, 3_600.0))
+    terminal: str = one_of("auto", "live", "plain", "none")
+    wandb_project: str = "trainer"
+    wandb_entity: str | None = None
+    wandb_group: str | None = None
+    wandb_mode: str = one_of("auto", "online", "offline", "disabled")
+    wandb_tags: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class TelemetryConfig:
+    """What is recorded beside the figures of a row."""
+
+    trace: bool = False  # RUN/trace.json, for ui.perfetto.dev: what every process did when
+    trace_events: int = number(20_000, 1, 10**7, (100, 10**6))  # that each process keeps of it, the last ones
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run."""
+
+    preset: str = "cartpole"
+    seed: int = number(0, 0, 2**63)
+    budget_frames: int = number(50_000, 1, 10**12 - 1, (1, 10**10))
+    run_dir: str | None = None  # None: runs/<date>_<time>_<env>_<algorithm>_<seed>
+    resume: str | None = None  # a run's folder to go on in; auto: run_dir, where that holds a run
+    env: EnvConfig = field(default_factory=EnvConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    collector: CollectorConfig = field(default_factory=CollectorConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    evaluator: EvaluatorConfig = field(default_factory=EvaluatorConfig)
+    agents: AgentsConfig = field(default_factory=AgentsConfig)
+    opponents: OpponentsConfig = field(default_factory=OpponentsConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    faults: FaultsConfig = field(default_factory=FaultsConfig)
+    logger: LoggerConfig = field(default_factory=LoggerConfig)
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
+
+
+def config_keys(config: Any = Config, prefix: str = "") -> dict[str, Any]:
+    """Every dotted key of a configuration, as ``learner.batch_size``, with its value; of a class, with its field."""
+    found: dict[str, Any] = {}
+    for item in fields(config):
+        section = item.default_factory if isinstance(config, type) else getattr(config, item.name)
+        if is_dataclass(section):
+            found |= config_keys(section, f"{prefix}{item.name}.")
+        else:
+            found[prefix + item.name] = item if isinstance(config, type) else section
+    return found
+
+
+def group_options(group: str) -> tuple[str, ...]:
+    """Names that ``group=NAME`` takes: the files of configs/<group>/, sorted."""
+    return tuple(sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml")))
+
+
+def resolve(config: Config, cores: int | None = None) -> Config:
+    """The configuration with every value filled in that depends on the machine.
+
+    Of ``cores`` (None: `available_cores`), two are left to the learner and the evaluator.
+    """
+    collector, schedule = config.collector, config.schedule
+    if schedule.name == "shared_gradient":
+        collector = replace(collector, num_workers=1)  # of each local agent
+    if collector.num_workers is None:
+        workers = max(1, (available_cores() if cores is None else cores) - 2)
+        collector = replace(collector, num_workers=workers)
+    step = max(1, cast(int, collector.num_workers) * collector.envs_per_worker)  # frames of one step of all workers
+    if schedule.tolerance_frames is None:
+        schedule = replace(schedule, tolerance_frames=max(512, 2 * step))
+    if config.env.backend in GAME_BACKENDS and schedule.name in ("sync", "sequential"):
+        schedule = _rounds_of_games(schedule, cast(int, collector.num_workers))
+    if schedule.frames_per_round is None and schedule.name == "shared_gradient":
+        schedule = replace(schedule, frames_per_round=step)
+    if schedule.frames_per_round is None and schedule.episodes_per_round is None:
+        schedule = replace(schedule, frames_per_round=max(1, round(1_024 / step)) * step)
+    return replace(config, collector=collector, schedule=schedule)
+
+
+def _rounds_of_games(schedule: ScheduleConfig, num_workers: int) -> ScheduleConfig:
+    """Rounds of 4 games a worker, and one update for each game, unless something else was asked for."""
+    if schedule.frames_per_round is None and schedule.episodes_per_round is None:
+        schedule = replace(schedule, episodes_per_round=GAMES_PER_ROUND)
+    if (
+        schedule.episodes_per_round is not None
+        and schedule.updates_per_round is None
+        and schedule.episodes_per_update is None
+    ):
+        schedule = replace(schedule, updates_per_round=num_workers * schedule.episodes_per_round)
+    return schedule
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Nested dict of plain Python values."""
+    return asdict(config)
+
+
+def to_yaml(config: Config) -> str:
+    """YAML text that `from_yaml` reads back into an equal `Config`; its end is marked, so that a torn one is found."""
+    import yaml
+
+    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True, explicit_start=True, explicit_end=True)
+
+
+def schema() -> Any:
+    """The types and defaults of `Config` as an OmegaConf node that takes values, which frozen classes refuse."""
+    from omegaconf import OmegaConf
+
+    node = OmegaConf.structured(Config)
+    OmegaConf.set_readonly(node, None)
+    for item in fields(Config):
+        if OmegaConf.is_config(node[item.name]):
+            OmegaConf.set_readonly(node[item.name], None)
+    return node
+
+
+def from_yaml(path: str | Path) -> Config:
+    """Read a run's config.yaml; keys that it does not name take their defaults.
+
+    Raises:
+        ConfigError: the file is missing, damaged, no YAML mapping, or names a key or value that `Config` does not take.
+    """
+    from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        text = read_text(Path(path), "name a run's folder that holds a whole one")
+        read = OmegaConf.create(text)
+    except ReadError as error:
+        raise ConfigError(str(error)) from error
+    # A number of 5,000 digits; neither a mapping nor a list; an alias of itself.
+    except (YAMLError, ValueError, AssertionError, RecursionError) as error:
+        raise ConfigError(f"{path} is no YAML file: {first_line(error)}") from error
+    if text.startswith("---") and not text.endswith("\n...\n"):
+        raise ConfigError(f"{path} is torn (its end is missing): name a run's folder that holds a whole one")
+    if not isinstance(read, DictConfig) or not read:
+        raise ConfigError(f"{path} holds no mapping of keys to values, so it is no run's config.yaml")
+    try:
+        return cast(Config, OmegaConf.to_object(OmegaConf.merge(schema(), read)))
+    except OmegaConfBaseException as error:
+        key = error.full_key or ""
+        meant = "" if key in config_keys() else hint(key, config_keys())
+        raise ConfigError(f"{path}, {key}: {first_line(error)}{meant}") from error
+
+
+def first_line(error: Exception) -> str:
+    """First line of an error's text, for a sentence of ours around it."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

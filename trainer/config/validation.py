@@ -1,0 +1,151 @@
+"""What a configuration must fulfil to be run: ranges, names and texts here, keys together in `consistency`.
+
+Checked once, at the border, before torch is imported and before any process starts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from keyword import iskeyword
+from typing import Any
+
+from trainer.config.consistency import check_opponents, check_together
+from trainer.config.fields import bounds_text, hint, shown
+from trainer.config.overrides import own_config, own_values
+from trainer.config.plausibility import warnings
+from trainer.config.sections import Config, ConfigError, config_keys, group_options, resolve
+
+PATHS = (
+    "run_dir", "resume", "replay.scratch_dir", "opponents.start_from", "opponents.checkpoint_paths",
+    "agents.start_from",
+)  # fmt: skip
+MOST_TEXT, MOST_ID, MOST_NAME = 2_000, 200, 255  # bytes of a text (paths have 4,095), an id, a folder's name (Linux)
+KINDS: dict[str, Any] = {"int": int, "float": int | float, "bool": bool, "str": str, "list": list, "dict": dict}
+DEVICE = re.compile(r"cuda:(0|[1-9][0-9]{0,2})")
+
+
+def validate(config: Config, cores: int) -> list[str]:
+    """Refuse what cannot be run, before any process starts.
+
+    Args:
+        config: what was asked for, resolved or not.
+        cores: cores that the run may use, as `available_cores` counts them.
+
+    Returns:
+        Warnings, one sentence each, of what can be run but was hardly meant.
+
+    Raises:
+        ConfigError: the first impossible value, in one sentence that names its keys.
+    """
+    check_values(config)
+    check_together(resolve(config, cores))
+    check_opponents(config)
+    found = warnings(config, cores)
+    for name in config.agents.overrides:
+        found += _of_agent(config, name, cores)
+    return list(dict.fromkeys(found))
+
+
+def _of_agent(config: Config, name: str, cores: int) -> list[str]:
+    """The same for an agent with values of its own; its keys are named as the user sets them."""
+    own, keys = own_config(config, name), "|".join(map(re.escape, own_values(config, name)))
+
+    def named(sentence: str) -> str:
+        return re.sub(rf"(?<![\w.])({keys})\b", rf"agents.overrides.{name}.\1", sentence) if keys else sentence
+
+    try:
+        check_values(own)
+        check_together(resolve(own, cores))
+    except ConfigError as error:
+        raise ConfigError(named(str(error))) from error
+    of_run = set(warnings(config, cores))
+    return [named(sentence) for sentence in warnings(own, cores) if sentence not in of_run]
+
+
+def check_values(config: Config) -> None:
+    """Refuse a value that its key cannot have, whatever the others are.
+
+    Raises:
+        ConfigError: the first one, in one sentence that names its key.
+    """
+    values = config_keys(config)
+    for key, item in config_keys().items():
+        _check_kind(key, str(item.type), values[key])
+        if "range" in item.metadata:
+            _check_range(key, values[key], *item.metadata["range"])
+        if item.type in ("list[str]", "dict[str, str]"):  # OmegaConf lets lists of lists through
+            _check_words(key, values[key])
+    for key, value in values.items():
+        _check_texts(key, value)
+    _check_names(values)
+
+
+def _check_kind(key: str, annotation: str, value: Any) -> None:
+    """What an interpolation gives may be of any kind, as ``agents.overrides=${seed}``."""
+    kind = KINDS[re.split(r"[\[ ]", annotation)[0]]
+    if not (isinstance(value, kind) or (value is None and annotation.endswith("| None"))):
+        raise ConfigError(f"{key}={shown(value)} does not fit: {key} takes {annotation}")
+
+
+def _check_range(key: str, value: Any, low: float, high: float) -> None:
+    for one in value if isinstance(value, list) else [value]:
+        if one is not None and not low <= one <= high:  # NaN neither
+            raise ConfigError(f"{key}={shown(value)} is out of range: it must be {bounds_text(low, high)}")
+
+
+def _check_words(key: str, value: list[Any] | dict[str, Any]) -> None:
+    for word in value.values() if isinstance(value, dict) else value:
+        if not isinstance(word, str):
+            raise ConfigError(f"{key}={shown(value)} does not fit: {shown(word)} is no word")
+
+
+def _check_names(values: dict[str, Any]) -> None:
+    choices = {key: item.metadata["choices"] for key, item in config_keys().items() if "choices" in item.metadata}
+    choices["algorithm.name"] = group_options("algorithm")
+    choices["learner.device"] = ("auto", "cpu", "cuda", "cuda:N")
+    for key, options in choices.items():
+        value = values[key]
+        if key == "learner.device" and DEVICE.fullmatch(value):
+            continue
+        if value not in options or value == "cuda:N":
+            meant = f"; the nearest is {key}=cuda" if value == "gpu" else hint(value, options, prefix=f"{key}=")
+            raise ConfigError(f"{key}={shown(value)} is none of {', '.join(options)}{meant}")
+    for name in values["env.import_modules"]:
+        if not all(part.isidentifier() and not iskeyword(part) for part in name.split(".")):
+            raise ConfigError(
+                f"env.import_modules={shown(name)} is no module's name: write it as in an import, without .py"
+            )
+
+
+def _check_texts(key: str, value: Any) -> None:
+    """Texts that a file, a terminal or a folder's name can hold; what env.kwargs says in them is the environment's."""
+    free = key == "env.kwargs"
+    for text in _texts(value):
+        try:
+            length = len(text.encode())
+        except UnicodeEncodeError:
+            raise ConfigError(f"{key}={shown(text)} is no text that UTF-8 can hold: type it anew") from None
+        if free:
+            continue
+        if not text.strip():
+            raise ConfigError(f"{key} is empty: name one, or leave it out")
+        if not text.isprintable():
+            raise ConfigError(f"{key}={shown(text)} holds a character that cannot be printed: leave that out")
+        most = MOST_ID if key == "env.id" else MOST_TEXT
+        if length > most:
+            raise ConfigError(f"{key}={shown(text)} is too long: it may have {most} bytes")
+        if key in PATHS and any(len(part.encode()) > MOST_NAME for part in text.split("/")):
+            raise ConfigError(f"{key}={shown(text)} cannot be a path: a name in it has more than {MOST_NAME} bytes")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _texts(key)
+            yield from _texts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner)

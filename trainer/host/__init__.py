@@ -1,0 +1,1 @@
+"""What a process does to the machine, and how it dies."""

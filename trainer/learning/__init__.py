@@ -1,0 +1,1 @@
+"""Batch -> gradient -> weights, and when an update is due."""

@@ -1,0 +1,371 @@
+"""Batch -> loss -> optimiser -> target, for one agent or for several of one shape at once.
+
+``processes/learner.py`` says when an update is due and where the batches come from.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from torch import Tensor
+from torchrl.objectives import LossModule
+
+from trainer.algorithms import Algorithm
+from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.memory.boards import ordered_leaves
+from trainer.networks.recording import record
+from trainer.replay.streams import Batch, to_tensordict
+
+BETAS = (0.9, 0.999)
+MAX_FIGURES = 32  # that an algorithm may report of an update
+
+
+class NotFinite(RuntimeError):
+    """A loss or gradient was NaN or infinite; the weights are those before it."""
+
+
+class Learner:
+    """Owns the trained weights, their targets and the optimiser's state.
+
+    Loss and gradient are one function over plain tensors (:func:`make_gradients`); ``learner.execution`` says how it
+    runs:
+
+    - ``eager``: as written, op by op.
+    - ``trace``: recorded once as a straight list of tensor operations, forward and backward together, and run by
+      TorchScript's interpreter: the same operations in the same order without Python, autograd or TensorDict in
+      between.
+    - ``compile``: that recording through Inductor; needs a C++ compiler and some 10 s.
+    - ``auto``: ``trace``, which was the fastest for MLPs on a CPU and needs nothing (``benchmarks/learner.py``).
+
+    Args:
+        algorithm: its loss is moved to ``device``.
+        config: the learner's section.
+        target: the algorithm's section, for the target's update.
+        device: of the updates.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, config: LearnerConfig, target: AlgorithmConfig, device: torch.device
+    ) -> None:
+        self.config, self.device = config, device
+        self.algorithm = algorithm
+        algorithm.loss.to(device)
+        self.groups, self.trained_keys = parameter_groups(algorithm.loss)
+        self.target_keys = [(f"target_{name}", key) for name, key in self.trained_keys]
+        parameters = [getattr(algorithm.loss, name).get(key) for name, key in self.trained_keys]
+        self.optimizer = torch.optim.Adam(
+            parameters, lr=config.learning_rate, eps=config.adam_eps, betas=BETAS, fused=True
+        )
+        step = torch.zeros((), device=device)  # all parameters are updated together: one count for all of them
+        for parameter in parameters:
+            self.optimizer.state[parameter] = {
+                "step": step,
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+        self.learning_rate = config.learning_rate
+        self.rate = torch.tensor(config.learning_rate, device=device)
+        self.bad = torch.zeros((), device=device)  # 1 once a loss or a gradient was not finite
+        self._sums = torch.zeros(MAX_FIGURES, device=device)
+        self._parameters = parameters
+        self._look()
+        self.tau, self.target_every = target.target_tau, target.target_update_every_updates
+        self._gradients: Callable | None = None
+        self.names: list[str] = []
+        self._summed = 0
+        self.last_batch: Batch | None = None  # valid until the replay gathers again
+        self.updates = 0
+        self.optimize: Callable[[list[Tensor]], None] = self._adam  # or the step of an optimiser that is shared
+
+    def _look(self) -> None:
+        """Find every tensor that an update works on."""
+        self.groups, _ = parameter_groups(self.algorithm.loss)
+        self.trained = [self.groups[name].get(key) for name, key in self.trained_keys]
+        self.delayed = [self.groups[name].get(key) for name, key in self.target_keys]
+        moments = [self.optimizer.state[p] for p in self._parameters]
+        self._first, self._second, self.steps = ([m[k] for m in moments] for k in ("exp_avg", "exp_avg_sq", "step"))
+        self.inputs = [*self.trained, *self.delayed, self.bad, self._sums]  # of the gradient function, before a batch
+
+    def move_into(
+        self, trained: Sequence[Tensor], delayed: Sequence[Tensor], first: Sequence[Tensor], second: Sequence[Tensor],
+        bad: Tensor, sums: Tensor,
+    ) -> None:  # fmt: skip
+        """Keep weights, targets, moments and figures in the given tensors from now on, views of a stack's."""
+        own = (*self.trained, *self.delayed, *self._first, *self._second)
+        for tensor, place in zip(own, (*trained, *delayed, *first, *second), strict=True):
+            place.copy_(tensor)
+        loss = self.algorithm.loss
+        for keys, places in ((self.trained_keys, trained), (self.target_keys, delayed)):
+            for (name, key), place in zip(keys, places, strict=True):
+                getattr(loss, name).get(key).data = place
+        for moments, exp_avg, exp_avg_sq in zip(self.optimizer.state.values(), first, second, strict=True):
+            moments["exp_avg"], moments["exp_avg_sq"] = exp_avg, exp_avg_sq
+        self.bad, self._sums = bad, sums
+        self._look()
+
+    @property
+    def weights(self) -> TensorDictBase:
+        """The policy network's weights, for ``update_policy_weights_``."""
+        return self.groups["value_network_params"]
+
+    def set_learning_rate(self, value: float) -> None:
+        """Takes effect with the next update."""
+        self.learning_rate = value
+        self.rate.fill_(value)
+
+    def update(self, batch: Batch) -> Tensor:
+        """One optimiser step on one batch, and the target's update when due.
+
+        Args:
+            batch: tensors [B, ...] on the learner's device.
+
+        Returns:
+            New priorities of the batch's transitions, float32 [B] on the device.
+        """
+        calculate = self._prepare(batch) if self._gradients is None else self._gradients
+        with torch.no_grad():
+            *gradients, priority = calculate(*self.inputs, *batch.values())
+            self.apply(gradients)
+        self.last_batch = batch
+        return priority
+
+    def apply(self, gradients: list[Tensor]) -> None:
+        """One optimiser step with clipped gradients, strided as the parameters, and the target's update when due."""
+        with torch.no_grad():
+            self.optimize(gradients)
+            self.count()
+            if self.tau is not None:
+                torch._foreach_lerp_(self.delayed, self.trained, self.tau)
+            elif self.updates % self.target_every == 0:
+                torch._foreach_copy_(self.delayed, self.trained)
+
+    def _adam(self, gradients: list[Tensor]) -> None:
+        self.steps[0].add_(1)
+        # found_inf: once a loss is not finite no later update is applied either, the weights stay the last good ones.
+        torch._fused_adam_(
+            self.trained, gradients, self._first, self._second, [], self.steps, lr=self.rate, beta1=BETAS[0],
+            beta2=BETAS[1], weight_decay=0.0, eps=self.config.adam_eps, amsgrad=False, maximize=False,
+            found_inf=self.bad,
+        )  # fmt: skip
+
+    def count(self) -> None:
+        """One update more."""
+        self.updates += 1
+        self._summed += 1
+
+    def prepare(self, example: Batch) -> None:
+        """Record the update for batches like ``example``, which else the first update does; changes no weight."""
+        batch = {key: tensor.to(self.device) for key, tensor in example.items()}
+        calculate = self._prepare(batch)
+        with torch.no_grad():
+            for _ in range(2):  # TorchScript optimises in its second call
+                calculate(*[tensor.clone() for tensor in (*self.inputs, *batch.values())])
+
+    def metrics(self) -> dict[str, float]:
+        """Means over the updates since the last call; waits for the device.
+
+        Raises:
+            NotFinite: a loss or gradient was NaN or infinite since the last call. No update was applied since then.
+        """
+        if not self._summed:
+            return {}
+        self.check()
+        means = dict(zip(self.names, (self._sums / self._summed).tolist(), strict=False))
+        self._sums.zero_()
+        self._summed = 0
+        return means
+
+    def check(self) -> None:
+        """Raise :class:`NotFinite` if an update since the start was refused; waits for the device."""
+        if self.bad.item():
+            raise NotFinite(
+                "the loss or its gradient became NaN or infinite within the last updates before update "
+                f"{self.updates}; lower learner.learning_rate, set learner.max_grad_norm, or look for NaN in the "
+                "environment's rewards"
+            )
+
+    def load_flat(self, flat: Tensor) -> None:
+        """Take the weights of a policy, float32 [numel] in the boards' order, for network and target."""
+        offset = 0
+        for mine, delayed in zip(
+            ordered_leaves(self.weights), ordered_leaves(self.groups["target_value_network_params"]), strict=True
+        ):
+            part = flat[offset : offset + mine.numel()].view(mine.shape)
+            mine.copy_(part)
+            delayed.copy_(part)
+            offset += mine.numel()
+
+    def state_dict(self) -> dict:
+        """Copies of weights, target, optimiser state, learning rate and count of updates."""
+        return {
+            "loss": {k: v.clone() for k, v in self.algorithm.loss.state_dict().items() if isinstance(v, Tensor)},
+            "optimizer": copy.deepcopy(self.optimizer.state_dict()),
+            "learning_rate": float(self.rate),
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict) -> None:
+        """Go on from a checkpoint; tensors are written in place, so a recorded update stays valid.
+
+        Raises:
+            ValueError: it is of another network.
+        """
+        own = self.algorithm.loss.state_dict()
+        if shapes_of(own) != shapes_of(state["loss"]):
+            raise ValueError("its network has other layers")
+        for name, value in state["loss"].items():
+            own[name].copy_(value)
+        for mine, saved in zip(self.optimizer.state.values(), state["optimizer"]["state"].values(), strict=True):
+            for name, value in saved.items():
+                mine[name].copy_(value)
+        self.set_learning_rate(state["learning_rate"])
+        self.updates = state["updates"]
+
+    def _prepare(self, batch: Batch) -> Callable:
+        """Build the gradient function for batches of this form."""
+        function, self.names = make_gradients(self, batch)
+        execution = "trace" if self.config.execution == "auto" else self.config.execution
+        if execution != "eager":
+            function = record(function, [*self.inputs, *batch.values()], execution)
+        self._gradients = function
+        return function
+
+
+def shapes_of(state: dict[str, Tensor]) -> dict[str, torch.Size]:
+    """The shape of each tensor of a network's state."""
+    return {name: value.shape for name, value in state.items()}
+
+
+def make_gradients(learner: Learner, batch: Batch, count: int | None = None) -> tuple[Callable, list[str]]:
+    """Loss, gradient and its clipping as a function of plain tensors.
+
+    The loss is TorchRL's own module, called with the given parameters in place of its own.
+
+    Args:
+        learner: gives the sizes and the loss.
+        batch: an example of the batches, for its keys and size.
+        count: None, or N: for N agents of the learner's shape, every tensor with a first axis [N]. What one of them
+            computes does not depend on the others, not even where theirs is NaN.
+
+    Returns:
+        ``gradients(*trained, *delayed, bad, sums, *batch.values()) -> (*clipped gradients, priorities)``, which adds
+        its figures to ``sums`` and sets ``bad`` to 1 when the loss or a gradient is not finite; and their names.
+    """
+    config, algorithm = learner.config, learner.algorithm
+    loss, number = algorithm.loss, len(learner.trained_keys)
+    keys, batch_size = list(batch), batch["action"].shape[-1]
+    names: list[str] = []
+    autocast = torch.autocast(learner.device.type, torch.bfloat16) if config.precision == "bfloat16" else nullcontext()
+
+    def evaluate(leaves: Sequence[Tensor], delayed: Sequence[Tensor], rest: Sequence[Tensor]) -> tuple:
+        sample = to_tensordict(dict(zip(keys, rest, strict=True)), batch_size)
+        groups = _filled(learner.groups, learner.trained_keys + learner.target_keys, [*leaves, *delayed])
+        with _in_place_of_own(loss, groups), autocast:
+            out = loss(sample)["loss"]
+        return out, (out, algorithm.td_error(sample).mean(), algorithm.priority(sample).float())
+
+    def differentiate(leaves: Sequence[Tensor], delayed: Sequence[Tensor], rest: Sequence[Tensor]) -> tuple:
+        with torch.enable_grad():
+            leaves = [p.detach().requires_grad_(True) for p in leaves]
+            out, parts = evaluate(leaves, delayed, rest)
+            return torch.autograd.grad(out, leaves), parts
+
+    if count is not None:  # torch.autograd.grad cannot be vectorised, torch.func's can
+        one = torch.func.grad(evaluate, has_aux=True)
+        differentiate = torch.vmap(one, randomness="different")
+
+    def gradients(*tensors: Tensor) -> tuple[Tensor, ...]:
+        trained, delayed = tensors[:number], tensors[number : 2 * number]
+        bad, sums, *rest = tensors[2 * number :]
+        grads, (out, td_error, priority) = differentiate(trained, delayed, rest)
+        with torch.no_grad():
+            if count is None:
+                norm = torch.nn.utils.get_total_norm(grads, foreach=True)
+            else:
+                norm = torch.stack([g.flatten(1).norm(dim=1) for g in grads]).norm(dim=0)
+            if config.max_grad_norm is not None:
+                factor = torch.clamp(config.max_grad_norm / (norm + 1e-6), max=1.0)
+                if count is None:
+                    grads = torch._foreach_mul(grads, factor)
+                else:
+                    grads = [g * factor.view(count, *[1] * (g.ndim - 1)) for g in grads]
+            # The fused optimiser walks through memory: a gradient must lie as its parameter does.
+            in_order = [
+                g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
+                for g, p in zip(grads, trained, strict=True)
+            ]
+            bad.copy_(torch.maximum(bad, (~torch.isfinite(norm + out)).float()))
+            figures = {"loss": out, "td_error": td_error, "grad_norm": norm}
+            names[:] = figures
+            sums[..., : len(figures)].add_(torch.stack([f.float() for f in figures.values()], -1))
+        return *in_order, priority
+
+    # The names are known once it ran, on copies.
+    if count is None:
+        gradients(*[t.clone() for t in (*learner.inputs, *batch.values())])
+    return gradients, names
+
+
+def parameter_groups(loss: LossModule) -> tuple[dict[str, TensorDictBase], list[tuple[str, NestedKey]]]:
+    """The parameter groups of a TorchRL loss by attribute name, and the (group, key) of every trained tensor.
+
+    A group ``target_<name>`` holds the delayed copies of the group ``<name>``, under the same keys.
+    """
+    groups = {name: getattr(loss, name) for name, _ in loss.named_children() if name.endswith("_params")}
+    keys = [
+        (name, key)
+        for name, group in groups.items()
+        if not name.startswith("target_")
+        for key, leaf in group.items(True, True)
+        if isinstance(leaf, torch.nn.Parameter)
+    ]
+    return {name: group.data for name, group in groups.items()}, keys
+
+
+def _filled(groups: dict[str, TensorDictBase], keys: list[tuple[str, NestedKey]], tensors: list[Tensor]) -> dict:
+    """The groups again, with ``tensors`` under ``keys`` (group, key) and their own constants beside them."""
+    filled = {name: groups[name].copy() for name in {name for name, _ in keys}}
+    for (name, key), tensor in zip(keys, tensors, strict=True):
+        filled[name].set(key, tensor)
+    return filled
+
+
+class _in_place_of_own:
+    """Within it, a loss uses the given parameter groups; an instance attribute comes before a registered module."""
+
+    def __init__(self, loss: LossModule, groups: dict[str, TensorDictBase]) -> None:
+        self.loss, self.groups = loss, groups
+
+    def __enter__(self) -> None:
+        self.loss.__dict__.update(self.groups)
+
+    def __exit__(self, *_: object) -> None:
+        for name in self.groups:
+            del self.loss.__dict__[name]
+
+
+def feed(gather: Callable[[int], Batch], device: torch.device, count: int) -> Iterator[Batch]:
+    """Let a replay's ``gather`` make ``count`` batches at once, bring them to ``device`` and yield them one by one."""
+    chunk = gather(count)
+    if device.type == "cuda":
+        # Page-locked memory is copied without blocking; the next gather must not overwrite it before that is done.
+        chunk = {key: tensor.to(device, non_blocking=True) for key, tensor in chunk.items()}
+        torch.cuda.current_stream(device).record_event().synchronize()
+    parts = {key: tensor.unbind() for key, tensor in chunk.items()}
+    for i in range(count):
+        yield {key: tensors[i] for key, tensors in parts.items()}
+
+
+def flat_weights(learner: Learner) -> Tensor:
+    """The learner's weights of now, float32 [numel] on the CPU, in the boards' order."""
+    return torch.cat([w.reshape(-1) for w in ordered_leaves(learner.weights)]).cpu()
+
+
+def linear(start: float, end: float | None, fraction: float) -> float:
+    """A value that moves linearly from ``start`` to ``end`` as ``fraction`` goes from 0 to 1."""
+    return start if end is None else start + (end - start) * min(1.0, math.floor(fraction * 100) / 100)

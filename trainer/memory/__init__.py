@@ -1,0 +1,1 @@
+"""Shared fields, each with one writer."""

@@ -1,0 +1,112 @@
+"""Records a function of tensors, autograd included, as a straight list of tensor operations.
+
+PyTorch's tracer for that (``make_fx``) sees what the dispatcher sees, forward and backward alike, without Python,
+autograd or TensorDict. TorchScript's interpreter runs the list some microseconds an operation faster than Python does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.graph import CodeGen
+
+from trainer.networks.scripting import script
+
+
+def record(gradients: Callable, example: list[Tensor], execution: str) -> Callable:
+    """Record ``gradients`` on copies of ``example`` and return what runs the recording.
+
+    Args:
+        gradients: from :func:`make_gradients`.
+        example: its arguments.
+        execution: ``trace`` or ``compile``.
+    """
+    recorded = make_fx(gradients, tracing_mode="real")(*[t.clone() for t in example])
+    graph = recorded.graph
+    aten = torch.ops.aten
+    for node in list(graph.nodes):
+        if node.target is aten.detach.default:  # autograd is over: a detach is an alias
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+        elif node.target is aten.t.default and getattr(node.args[0], "target", None) is aten.t.default:
+            node.replace_all_uses_with(node.args[0].args[0])
+        elif node.target is aten.addmm.default and node.args[2].target is aten.t.default:
+            # The layer that it was: TorchScript would split it into a product and a sum, which is slower and rounds
+            # twice.
+            bias, x, weight = node.args[0], node.args[1], node.args[2].args[0]
+            node.target, node.args = aten.linear.default, (x, weight, bias)
+    _share_equal_calls(graph)
+    graph.eliminate_dead_code()
+    if execution == "trace":
+        _script_masked_calls(graph)
+    graph.set_codegen(CodeGen())
+    recorded.recompile()
+    with torch.no_grad():
+        if execution == "compile":
+            return torch.compile(recorded, fullgraph=True, dynamic=False)
+        return script(recorded, [t.clone() for t in example])
+
+
+def _share_equal_calls(graph: Graph) -> None:
+    """Compute once what is computed twice of the same tensors, as the scaled frames that two networks look at.
+
+    Random numbers are left alone, and everything around a tensor that is written in place.
+    """
+    written: set[Node] = set()  # such tensors and all that they are made of; below, also what is made of them
+    for node in reversed(graph.nodes):
+        if node in written:
+            written.update(node.all_input_nodes)
+        elif node.op == "call_function" and node.is_impure():
+            for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    written.update(value if isinstance(value, list) else [value])
+    first: dict[tuple, Node] = {}
+    for node in list(graph.nodes):
+        if written.intersection(node.all_input_nodes):
+            written.add(node)
+        random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        if node.op != "call_function" or node in written or random:
+            continue
+        same = first.setdefault(
+            (node.target, repr(node.args), repr(node.kwargs)), node
+        )  # as text 1, 1.0 and True differ
+        if same is not node:
+            node.replace_all_uses_with(same)
+            graph.erase_node(node)
+
+
+def _script_masked_calls(graph: Graph) -> None:
+    """Replace calls with an output mask, as a convolution's backward has, by scripted functions of their tensors only.
+
+    TorchScript's tracer takes neither lists of bools nor the results that a mask leaves out.
+    """
+    for node in list(graph.nodes):
+        if not any(isinstance(argument, list) and bool in map(type, argument) for argument in node.args):
+            continue
+        names = {tensor: f"t{i}" for i, tensor in enumerate(node.all_input_nodes)}
+        constants = [list(argument) if isinstance(argument, list) else argument for argument in node.args]
+        arguments = [names[argument] if isinstance(argument, Node) else repr(argument) for argument in constants]
+        parts = list(node.users)  # each takes one result
+        function = torch.jit.CompilationUnit(
+            f"def call({', '.join(f'{name}: Tensor' for name in names.values())}):\n"
+            f"    r = torch.ops.{node.target.overloadpacket}({', '.join(arguments)})\n"
+            f"    return ({''.join(f'r[{part.args[1]}], ' for part in parts)})\n"
+        ).call
+        with graph.inserting_before(node):
+            call = graph.call_function(_as_python(function), tuple(names))
+        for i, part in enumerate(parts):
+            part.args = (call, i)
+        graph.erase_node(node)
+
+
+def _as_python(function: torch.jit.ScriptFunction) -> Callable:
+    """The same function with the name that a graph wants of it."""
+
+    def scripted(*tensors: Tensor) -> tuple[Tensor, ...]:
+        return function(*tensors)
+
+    return scripted

@@ -1,0 +1,1 @@
+"""Rows in, batches out, and the copy on disk."""

@@ -1,0 +1,1 @@
+"""The body of each process, and the plan that it gets."""

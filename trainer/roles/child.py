@@ -1,0 +1,47 @@
+"""What every child process of a run does before anything else."""
+
+from __future__ import annotations
+
+import multiprocessing
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.config.sections import Config
+from trainer.host import programs
+from trainer.host.resources import prepare_process
+from trainer.host.seeds import seed_globals
+from trainer.host.signals import obey_parent
+from trainer.telemetry.output import capture
+
+ALONE = ("evaluator", "league")  # roles that one process at a time has
+
+
+def tell(pipe: Connection, message: Any) -> None:
+    """Send the main process a last message, if it still listens."""
+    try:
+        pipe.send(message)
+    except OSError:
+        return
+
+
+def begin(config: Config, role: str, number: int = 0, start: int = 0, num_threads: int = 1) -> None:
+    """Become a child of a run: what it prints, whom it obeys, what it draws and how it calculates.
+
+    Args:
+        config: the run.
+        role: one of `trainer.host.seeds.ROLES`.
+        number: of those that have the role.
+        start: how many processes had the number before.
+        num_threads: that torch may use.
+    """
+    if config.run_dir is not None and role != "describe":  # by then nobody knows whose folder it is
+        capture(Path(config.run_dir), role if role in ALONE else f"{role}_{number}")
+    obey_parent()
+    programs.mark_child()
+    multiprocessing.current_process().daemon = False  # or Python forbids an environment processes of its own
+    prepare_process()
+    torch.set_num_threads(num_threads)
+    seed_globals(config.seed, role, number, start)

@@ -1,0 +1,124 @@
+"""The work at a run's end, beside the main process (`trainer.roles.task`): the final evaluation, and the league.
+
+The final evaluation plays greedy episodes of the last and of the best policy in one world, with the same seeds for
+both: environments may draw a problem of their own when they are made. `trainer.training.final` is what waits for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trainer.config.sections import Config
+from trainer.envs import EnvSpec
+from trainer.host import seeds
+from trainer.roles import evaluator as evaluating
+from trainer.roles.evaluator import Episodes
+from trainer.roles.task import Tell
+from trainer.run_folder import checkpoint
+from trainer.selfplay.league import league
+
+TELL_S = 0.5  # between two words of how far it is
+
+
+def play_episodes(
+    config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path, seconds: float, tell: Tell
+) -> None:  # fmt: skip
+    """Tells "evaluation", the last policy's by which it may become the best, and now and then "played".
+
+    The latter is (policy, its frames, episodes of each agent, whether these are all).
+
+    Args:
+        config: the run.
+        agents: configuration and spec of each agent.
+        run_dir: its folder, with the policies.
+        seconds: that it may take; the rest is not played.
+        tell: the main process.
+    """
+    end = time.monotonic() + seconds
+    last = checkpoint.load(run_dir / "checkpoints" / "last_policy.pt")
+    path, count = run_dir / "best" / "policy.pt", config.evaluator.final_episodes
+    if checkpoint.whole(path, partial(tell, "warning"), "weights", "frames") is None:  # torn, or never asked for
+        checkpoint.write_aside(last, path)
+    if checkpoint.load(path)["frames"] != last["frames"]:
+        _judge(config, agents, run_dir, last, (time.monotonic() + end) / 2, tell)
+    best = checkpoint.load(path)
+    crew, seed = evaluating.Players(agents), seeds.of_final_evaluation(config.seed, config.evaluator.num_envs)
+    with closing(evaluating.world_of(config, min(config.evaluator.num_envs, count))) as world:
+        same = best["frames"] == last["frames"]
+        # The best one has what the last one leaves of the time, which is half of it at least.
+        for name, kept, until in (("last", last, end if same else (time.monotonic() + end) / 2), ("best", best, end)):
+            if name == "last" or not same:
+                crew.load(kept["weights"])
+                watch = _watch(name, kept["frames"], count, until, tell)
+                played = evaluating.evaluate(crew, world, count, seed, watch=watch)
+            tell("played", (name, kept["frames"], played, True))
+
+
+def _judge(
+    config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path, last: dict[str, Any], until: float,
+    tell: Tell,
+) -> None:  # fmt: skip
+    """Keep the last policy as the best if it is, where there is time to find out."""
+    watch = _watch("", 0, config.evaluator.episodes, until, tell)
+    with closing(evaluating.Judge(config, agents, run_dir, watch)) as judge:
+        evaluation = judge.evaluate(last["weights"], last["frames"], time.monotonic())
+    if evaluation is not None:
+        tell("evaluation", evaluation)
+
+
+def play_league(config: Config, run_dir: Path, games: int, seconds: float, tell: Tell) -> dict[str, Any]:
+    """The league of a game's run; tells "warning" of what is left out.
+
+    Args:
+        config: the run's.
+        run_dir: its folder.
+        games: of each pair.
+        seconds: that it may take.
+        tell: the main process.
+
+    Returns, raises:
+        as `league`.
+    """
+    look = _until(time.monotonic() + seconds, tell)
+
+    def watch(done: int, of: int) -> bool:
+        going_on, _ = look(lambda: f"{done} of {of} games")
+        return going_on
+
+    return league(config, run_dir, games, lambda text: tell("warning", text), seconds, watch=watch)
+
+
+def _watch(name: str, frames: int, count: int, until: float, tell: Tell) -> Callable[[list[Episodes]], bool]:
+    """For `evaluate`: signs of life, now and then what was played, and False once the time is up."""
+    look = _until(until, tell)
+
+    def watch(played: list[Episodes]) -> bool:
+        done = min(len(episodes.returns) for episodes in played)
+        going_on, told = look(lambda: f"{f'{name} policy, ' if name else ''}{done} of {count} episodes")
+        if told and name:
+            tell("played", (name, frames, played, False))
+        return going_on
+
+    return watch
+
+
+def _until(end: float, tell: Tell) -> Callable[[Callable[[], str]], tuple[bool, bool]]:
+    """A sign of life at each call, in words each `TELL_S`; (whether there is time left, whether there were words)."""
+    last = time.monotonic()
+
+    def look(words: Callable[[], str]) -> tuple[bool, bool]:
+        nonlocal last
+        now = time.monotonic()
+        if told := now - last >= TELL_S:
+            last = now
+            tell("progress", words())
+        else:
+            tell("", None)
+        return now < end, told
+
+    return look

@@ -1,0 +1,346 @@
+"""The learner of an agent: says when an update is due, draws its batches, publishes its weights.
+
+Runs in: the main process (one agent, or ``agents.learner=sequential`` and ``stacked``), or a process for each agent
+(``process``), on ``learner.device``.
+Receives: rows from its own replay as its collectors publish them; in a process of its own, orders through a pipe.
+Sends: weights through its own weights board; its frame limit and its count of updates onto its own board.
+Waits for: nothing; where no update is due it says so, and its process sleeps.
+Stops when: the control board says so; its own exception (sent through the pipe); the parent's death.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.algorithms import ALGORITHMS, Algorithm
+from trainer.host.errors import error_text
+from trainer.learning.determinism import be_deterministic
+from trainer.learning.diagnostics import diagnose
+from trainer.learning.limiter import NO_LIMIT, Limiter
+from trainer.learning.stacking import Stack
+from trainer.learning.update import Learner, feed, flat_weights, linear
+from trainer.memory.boards import VERSIONS_KEPT, ControlBoard
+from trainer.replay.on_disk import ReplayCopy
+from trainer.replay.priorities import PrioritizedStreamSampler
+from trainer.replay.streams import Batch, StreamReplay, StreamSampler
+from trainer.roles import child
+from trainer.roles.agents import AgentPlan, published, published_updates
+from trainer.run_folder import checkpoint
+from trainer.telemetry.trace import NoTrace, Trace, all_of, open_trace, save_or_say
+
+IDLE_S = 2e-4  # between two looks of a learner that has nothing due
+SLACK = 8  # updates by which one agent of a stack may be ahead of another before it is updated alone
+ROW_EVERY_S = 1.0  # between two reports of a learner's process
+
+
+class Agent:
+    """An agent's learning side: replay, learner and limiter, and the way of its weights.
+
+    Args:
+        plan: what it is built from.
+        device: of the updates.
+        frozen: it acts, but does not learn.
+    """
+
+    def __init__(self, plan: AgentPlan, device: torch.device, frozen: bool = False) -> None:
+        config, spec = plan.config, plan.spec
+        self.plan, self.name, self.config, self.board, self.frozen = plan, plan.name, config, plan.board, frozen
+        be_deterministic(config.learner)
+        torch.manual_seed(plan.seed)
+        algorithm = ALGORITHMS[config.algorithm.name](config.algorithm, config.learner, spec)
+        uniform = StreamSampler(
+            plan.board.cursor, plan.streams, ahead=config.algorithm.n_step, behind=spec.stack - 1, seed=plan.seed,
+            oldest=plan.board.oldest,
+        )  # fmt: skip
+        self.replay = StreamReplay(
+            spec, plan.storage, uniform, config.algorithm.gamma, config.algorithm.n_step, config.learner.batch_size,
+            pin_memory=device.type == "cuda",
+        )  # fmt: skip
+        self.sampler: StreamSampler | PrioritizedStreamSampler = uniform
+        if config.algorithm.prioritized:
+            self.sampler = prioritized(plan, uniform, self.replay, algorithm)
+        self.gather = self.replay.batches
+        self.learner = Learner(algorithm, config.learner, config.algorithm, device)
+        assert config.schedule.tolerance_frames is not None  # a run's configuration is resolved
+        self.limiter = Limiter(
+            config.budget_frames, config.learner.warmup_frames, config.schedule.frames_per_update,
+            config.schedule.tolerance_frames, config.schedule.episodes_per_update, plan.streams.num_streams,
+        )  # fmt: skip
+        self.publish_: Callable[[Any], None] = plan.weights.send  # or TorchRL's update_policy_weights_
+        self.copy = ReplayCopy(
+            plan.folder.parent / "replay",
+            plan.storage,
+            plan.streams,
+            plan.board.cursor,
+            spec.stack - 1,
+            plan.board.oldest,
+        )
+        self.copy.beat = self.beat
+
+    def beat(self) -> None:
+        """A sign of life, where it has a process of its own."""
+        self.board.learner_lives()
+
+    def open_limit(self) -> None:
+        """Let the collectors go as far as the limiter allows; a frozen agent holds nobody back."""
+        board, frames = self.board, self.board.total_frames()
+        board.frame_limit[0] = self.config.budget_frames if self.frozen else self.limiter.frame_limit()
+        board.episode_limit[0] = NO_LIMIT if self.frozen else self.limiter.episode_limit(frames)
+
+    def holds_collection_up(self, frames: int) -> bool:
+        """Whether collectors wait for this agent after ``frames`` frames, or have ended."""
+        board = self.board
+        return frames >= board.frame_limit[0] or board.total_episodes() >= board.episode_limit[0]
+
+    def due(self, frames: int) -> int:
+        """Updates that may be made now, at most a chunk of batches."""
+        if self.frozen:
+            return 0
+        return int(min(self.limiter.due(frames, self.board.total_episodes()), self.config.learner.prefetch_batches))
+
+    def work(self) -> bool:
+        """One chunk of due updates; whether there was any."""
+        frames = self.board.total_frames()
+        count = self.due(frames)
+        if count:
+            self.anneal(frames)
+            self.learn([count])
+            self.open_limit()
+        return count > 0
+
+    def learn(self, counts: Sequence[int]) -> None:
+        """``counts[0]`` updates on batches that are gathered at once."""
+        for batch in feed(self.gather, self.learner.device, counts[0]):
+            self.updated(batch, self.learner.update(batch))
+
+    def updated(self, batch: Batch, priority: Tensor) -> None:
+        """Count an update, take its priorities, and hand the weights to the collectors when due."""
+        self.replay.reprioritize(batch, priority)
+        self.limiter.updates += 1
+        self.board.updates[0] = self.limiter.updates
+        if self.limiter.updates % self.config.learner.publish_every_updates == 0:
+            self.publish()
+
+    def publish(self) -> None:
+        """Hand the collectors a new version of the weights; waits for none of them."""
+        self.publish_(self.learner.weights)
+        self.board.version_updates[self.plan.weights.version % VERSIONS_KEPT] = self.limiter.updates
+
+    def anneal(self, frames: int) -> None:
+        """Learning rate and exponent of importance weights, as they are to be after ``frames`` frames."""
+        fraction = frames / self.config.budget_frames
+        rates, replay = self.config.learner, self.config.replay
+        self.learner.set_learning_rate(linear(rates.learning_rate, rates.learning_rate_end, fraction))
+        self.sampler.beta = linear(replay.priority_beta, replay.priority_beta_end, fraction)
+
+    def figures(self) -> dict[str, float]:
+        """How learning goes, for the loggers; waits for the device.
+
+        Raises:
+            NotFinite: a loss was NaN or infinite.
+        """
+        figures = {"learning_rate": self.learner.learning_rate, **self.learner.metrics()}
+        if self.learner.last_batch is not None:
+            figures |= diagnose(self.learner.algorithm, self.learner.last_batch) | self.sampler.figures()
+        return figures
+
+    def flat(self) -> Tensor:
+        """The weights of now, float32 [numel] on the CPU, in the boards' order."""
+        return flat_weights(self.learner)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, target, optimiser, counters, priorities and random states."""
+        self.replay.take_priorities()
+        return {
+            "learner": self.learner.state_dict(),
+            "limiter": self.limiter.state_dict(),
+            "sampler": self.sampler.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], with_sampler: bool = True) -> None:
+        """Go on from a checkpoint; without its sampler's part, priorities begin anew."""
+        self.learner.load_state_dict(state["learner"])
+        self.limiter.load_state_dict(state["limiter"])
+        if self.board.lost_at[0] >= max(1, sum(state["frames_of_workers"])):  # not one that was saved after the loss
+            self.limiter.begin_again(int(self.board.lost_at[0]), int(self.board.episodes_before[0]))
+        self.board.updates[0] = self.limiter.updates
+        if with_sampler:
+            self.sampler.load_state_dict(state["sampler"])
+
+    def load_replay(self, kept: dict[str, Any], sampler: dict[str, Any]) -> None:
+        """Fill the replay as it was when ``kept`` and the sampler's state were saved.
+
+        Raises:
+            OSError, ValueError: the rows are gone.
+        """
+        rows, self.board.oldest[:] = self.copy.load(kept)
+        self.sampler.load_state_dict(sampler if kept["streams"] == asdict(self.plan.streams) else moved(sampler, rows))
+
+    def save(self, frames: int, **more: Any) -> Path:
+        """A checkpoint after ``frames`` frames, replay included; written aside and renamed.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        state = {**self.state_dict(), "frames": frames, "seed": self.plan.seed, **more}
+        state["frames_of_workers"], state["episodes_done"] = self.board.frames.tolist(), self.board.total_episodes()
+        state["replay"] = self.copy.save() if self.config.checkpoint.replay else None
+        path = checkpoint.save(self.plan.folder, state, frames, self.config.checkpoint.keep_last)
+        if state["replay"] is not None:
+            self.copy.forget_other_layouts()
+        return path
+
+
+class StackedAgents:
+    """Agents of one shape whose due updates are made in one call; each keeps its own replay, limiter and optimiser.
+
+    Args:
+        agents: at least two, alike as `trainer.roles.agents.update_key` says.
+    """
+
+    def __init__(self, agents: Sequence[Agent]) -> None:
+        self.agents = agents
+        self.stack = Stack([agent.learner for agent in agents])
+
+    def work(self) -> bool:
+        """One chunk of updates that are due for all of them, or for those that are owed more; whether there was any."""
+        frames = [agent.board.total_frames() for agent in self.agents]
+        due = [agent.due(so_far) for agent, so_far in zip(self.agents, frames, strict=True)]
+        common = min((own for own, agent in zip(due, self.agents, strict=True) if not agent.frozen), default=0)
+        if common:
+            counts = [min(own, common) for own in due]
+        else:  # agents that live longer have more frames; once they hold collection up, or ended it, all is made
+            held = any(agent.holds_collection_up(n) for agent, n in zip(self.agents, frames, strict=True))
+            counts = [own if own > (0 if held else SLACK) else 0 for own in due]
+        if not any(counts):
+            return False
+        for agent, so_far in zip(self.agents, frames, strict=True):
+            agent.anneal(so_far)
+        self.learn(counts)
+        for agent in self.agents:
+            agent.open_limit()
+        return True
+
+    def learn(self, counts: Sequence[int]) -> None:
+        """``counts[a]`` updates of agent a, on batches that each gathers by itself."""
+        fed = [
+            feed(agent.gather, agent.learner.device, count) if count else iter(())
+            for agent, count in zip(self.agents, counts, strict=True)
+        ]
+        for _ in range(max(counts)):
+            batches = [next(batches, None) for batches in fed]
+            for agent, batch, priority in zip(self.agents, batches, self.stack.update(batches), strict=True):
+                if batch is not None:
+                    agent.updated(batch, priority)
+
+
+def follow(trace: Trace | NoTrace, worker: Agent | StackedAgents) -> None:
+    """Let a trace show what a worker does; one that shows nothing changes nothing."""
+    agents = worker.agents if isinstance(worker, StackedAgents) else [worker]
+    for agent in agents:
+        trace.follow(agent, "gather", "sample", agent.name)
+        trace.follow(agent, "publish", "publish", agent.name)
+        trace.follow(agent, "figures", "log", agent.name)
+        trace.follow(agent, "save", "checkpoint", agent.name)
+    if isinstance(worker, StackedAgents):
+        trace.follow(worker.stack, "update", "update", all_of([agent.name for agent in agents]))
+    else:
+        trace.follow(worker.learner, "update", "update", worker.name)
+
+
+def prioritized(
+    plan: AgentPlan, uniform: StreamSampler, replay: StreamReplay, algorithm: Algorithm
+) -> PrioritizedStreamSampler:
+    """The prioritized sampler of an agent's replay, put in the place of the uniform one."""
+    section = plan.config.replay
+    final = plan.storage._storage["final"].numpy()
+    sampler = PrioritizedStreamSampler(
+        uniform, section.priority_alpha, section.priority_beta, section.priority_eps, final
+    )
+    if section.initial_priority == "collector":
+        assert algorithm.first_priority is not None  # validated
+        sampler.first = partial(replay.first_priorities, priority=algorithm.first_priority)
+    replay._sampler = sampler
+    return sampler
+
+
+def moved(sampler: dict[str, Any], rows: np.ndarray) -> dict[str, Any]:
+    """A sampler's state for a replay whose row i was row ``rows[i]`` (-1: none) when it was saved, int64 [rows]."""
+    if "priorities" not in sampler:
+        return sampler
+    priorities = sampler["priorities"].numpy()
+    return {**sampler, "priorities": torch.from_numpy(np.where(rows >= 0, priorities[rows], 0.0)), "moved": True}
+
+
+def saved(save: Callable[[int], Path], frames: int) -> tuple[str, str]:
+    """Make a checkpoint in a process of an agent's own; what to tell the main process of it.
+
+    A disk that refuses costs the checkpoint, not the process: the one before is whole.
+    """
+    try:
+        return "saved", str(save(frames))
+    except OSError as error:
+        return "unsaved", str(error)
+
+
+def go_on(agent: Agent) -> None:
+    """Take over from the process that had the agent before, or from the run that this one goes on with.
+
+    Its last checkpoint may be minutes old, or not there yet; the weights on its board are those that it is played by.
+    """
+    found, board = checkpoint.newest(agent.plan.folder), agent.board
+    if found is not None:
+        agent.load_state_dict(found, with_sampler=False)
+    if agent.plan.weights.version and (made := published_updates(agent.plan)) >= agent.limiter.updates:
+        agent.learner.load_flat(published(agent.plan))
+        agent.learner.updates = agent.limiter.updates = made
+        board.updates[0] = made
+
+
+def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -> None:
+    """Body of an agent's own process.
+
+    The pipe carries ``("save", frames)`` to it, and from it ``("row", figures)``, ``("saved", path)``, ``("unsaved",
+    why)`` or ``("error", text)``. `go_on` says from where it goes on.
+    """
+    child.begin(plan.config, "learner", plan.number, num_threads=plan.config.learner.num_threads)
+    trace = open_trace(plan.config, "learner", plan.name)
+    try:
+        agent = Agent(plan, torch.device(device))
+        agent.learner.prepare(agent.replay.example())
+        follow(trace, agent)
+        sleep = trace.waiting(time.sleep, "idle", plan.name)
+        go_on(agent)
+        agent.publish()
+        agent.open_limit()
+        reported, number = time.monotonic(), 0
+        while not control.stopping():
+            now = plan.board.learner_heartbeat[0] = time.monotonic()
+            if now - reported >= ROW_EVERY_S:
+                reported = now
+                pipe.send(("row", agent.figures()))
+            if pipe.poll():
+                _, number = pipe.recv()
+                pipe.send(saved(agent.save, number))
+            if not agent.work():
+                sleep(IDLE_S)
+                plan.board.learner_waited_s[0] += IDLE_S
+        pipe.send(saved(agent.save, max(number, plan.board.total_frames())))  # the newest, whoever has more frames
+    except (BrokenPipeError, ConnectionResetError, EOFError):
+        os._exit(1)  # the main process is gone
+    except BaseException as error:
+        pipe.send(("error", error_text(error)))
+        raise SystemExit(1) from error
+    finally:
+        save_or_say(trace)

@@ -1,0 +1,1 @@
+"""Names and atomic writes of a run's files."""

@@ -1,0 +1,191 @@
+"""Checkpoints: tensors and plain values in one file, written aside and renamed, loaded without running pickled code.
+
+A file is what ``torch.save`` makes, a zip archive, whose comment is the CRC-32 of all bytes before it: ``torch.load``
+takes it as it is, and no byte of it can change unseen. Files of format 1 had none.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.config.sections import ConfigError, first_line
+from trainer.reading import ReadError, read_bytes
+from trainer.run_folder import manifest
+
+FORMAT = 2
+KNOWN = (1, FORMAT)
+MARK = b"trainer crc32 "  # begins the archive's comment
+COMMENT = len(MARK) + 8
+END = b"PK\x05\x06"  # of a zip archive: 22 bytes, the last two of which are the length of the comment that follows
+NAME = re.compile(r"frames_\d{12}\.pt")
+
+
+def write_aside(state: dict[str, Any], path: Path) -> None:
+    """``torch.save`` that leaves either the whole file or none: written beside it, flushed to the disk, renamed.
+
+    Raises:
+        OSError: the disk refuses; what was there before is still there.
+    """
+    made = io.BytesIO()  # torch says that a disk is full by a RuntimeError without a number
+    torch.save({**state, "format": FORMAT}, made)
+    whole = made.getbuffer()
+    tail = COMMENT.to_bytes(2, "little") + MARK
+    checksum = zlib.crc32(tail, zlib.crc32(whole[:-2]))
+    path.parent.mkdir(exist_ok=True)  # a run's folder that is gone is not made anew
+    with manifest.written(path) as file:
+        for part in (whole[:-2], tail, f"{checksum:08x}".encode()):
+            file.write(part)
+
+
+def save(folder: Path, state: dict[str, Any], frames: int, keep_last: int) -> Path:
+    """Save ``state`` as ``folder/frames_<frames>.pt`` and delete all but the newest ``keep_last`` of the run's own."""
+    path = folder / f"frames_{frames:012d}.pt"
+    write_aside(state, path)
+    manifest.remove(*(old for old in numbered(folder)[:-keep_last] if old != path))
+    return path
+
+
+def numbered(folder: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    return sorted(path for path in folder.glob("frames_*.pt") if NAME.fullmatch(path.name))
+
+
+def newest(
+    folder: Path, torn: Callable[[Path, str], None] = lambda path, why: None, *needed: str
+) -> dict[str, Any] | None:
+    """The newest whole checkpoint of a run, or None where there is none; ``torn`` is told of those that are not.
+
+    Args:
+        folder: of the checkpoints.
+        torn: takes the path of each, and a sentence.
+        needed: keys that a whole one has.
+
+    Raises:
+        ConfigError: it has another format.
+    """
+    for path in reversed(numbered(folder)):
+        try:
+            return load(path, *needed)
+        except ReadError as error:
+            torn(path, str(error))
+    return None
+
+
+def whole(path: Path, tell: Callable[[str], None], *needed: str) -> dict[str, Any] | None:
+    """As :func:`load`; None where there is no such file, or one that is damaged, which is renamed, and told of.
+
+    Raises:
+        ConfigError: it has a format that is not known here.
+    """
+    if not path.exists():
+        return None
+    try:
+        return load(path, *needed)
+    except ReadError as error:
+        aside = path.with_name(f"torn_{path.name}")
+        path.rename(aside)
+        tell(f"warning: {error}; it is now {aside.name}, and the run goes on without it")
+        return None
+
+
+def load(path: Path, *needed: str) -> dict[str, Any]:
+    """What :func:`save` or :func:`write_aside` wrote, on the CPU.
+
+    Args:
+        path: of the file.
+        needed: keys that it must have to be of the right kind.
+
+    Raises:
+        ReadError: no such file, not a whole checkpoint, one that holds more than tensors and plain values, or of
+            another kind.
+        ConfigError: it has a format that is not known here.
+    """
+    if not path.is_file():
+        raise ReadError(f"there is no checkpoint {path}: is the run's folder right, and did it train at all?")
+    data = read_bytes(path)
+    sealed = _is_whole(path, data)
+    try:
+        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ReadError(
+            f"checkpoint {path} is torn, or it holds more than tensors and plain values, which is not loaded, as it "
+            "could run code: use another"
+        ) from error
+    # What else torch and its unpickler raise over damaged bytes.
+    except (
+        RuntimeError, EOFError, OSError, ValueError, TypeError, LookupError, AttributeError, ImportError,
+        AssertionError, OverflowError, MemoryError, struct.error,
+    ) as error:  # fmt: skip
+        raise ReadError(
+            f"checkpoint {path} is torn or no checkpoint ({first_line(error)}): delete it or use another"
+        ) from error
+    found = state.get("format", 1) if isinstance(state, dict) else 1
+    if found not in KNOWN:
+        raise ConfigError(
+            f"checkpoint {path} has format {found}, and this trainer knows {' and '.join(map(str, KNOWN))}: use the "
+            "trainer that wrote it, or another checkpoint"
+        )
+    if found != 1 and not sealed:
+        raise ReadError(f"checkpoint {path} is torn (its checksum is gone): delete it or use another")
+    missing = [key for key in needed if not isinstance(state, dict) or key not in state]
+    if missing or not isinstance(state, dict):
+        what = f"has no {missing[0]}" if missing else f"is a {type(state).__name__}"
+        raise ReadError(f"{path} is another kind of checkpoint (it {what}): name the file that is meant")
+    return state
+
+
+def _is_whole(path: Path, data: bytes) -> bool:
+    """Whether a file has a checksum, which is right then; one of format 1 has none.
+
+    Raises:
+        ReadError: it is damaged, or cut off.
+    """
+    if data[-COMMENT:-8] == MARK:
+        if data[-8:] == f"{zlib.crc32(data[:-8]):08x}".encode():
+            return True
+        raise ReadError(f"checkpoint {path} is torn or damaged (its checksum is wrong): delete it or use another")
+    if data.startswith(b"PK") and not (data[-22:].startswith(END) and data.endswith(b"\0\0")):
+        raise ReadError(f"checkpoint {path} is torn (its end is missing): delete it or use another")
+    return False
+
+
+def policy_weights(path: Path, numel: int) -> torch.Tensor:
+    """Weights, float32 [numel], of a policy.pt or a snapshot of any run.
+
+    Args:
+        path: of the file.
+        numel: of the network that is to take them.
+
+    Raises:
+        ReadError: it cannot be read, is none of these, or is of another network.
+    """
+    flat = load(path).get("weights")
+    if not isinstance(flat, torch.Tensor):
+        raise ReadError(f"{path} holds no policy: name a policy.pt or a snapshot_*.pt")
+    if flat.numel() != numel:
+        raise ReadError(
+            f"{path} has {flat.numel()} weights where the agent's network has {numel}: name a policy of the same "
+            "environment and algorithm, with the same layers"
+        )
+    return flat.float().flatten()
+
+
+def named_weights(path: Path, numel: int, key: str) -> torch.Tensor:
+    """As :func:`policy_weights`, of a file that the configuration names by ``key``.
+
+    Raises:
+        ConfigError: as `ReadError` there.
+    """
+    try:
+        return policy_weights(path, numel)
+    except ReadError as error:
+        raise ConfigError(f"{key}: {error}") from error

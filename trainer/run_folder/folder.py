@@ -1,0 +1,203 @@
+"""The folder that a run leaves behind."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import platform
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TextIO
+
+from trainer.config.machine import available_cores
+from trainer.config.sections import Config, ConfigError, to_yaml
+from trainer.reading import ReadError, read_json
+from trainer.run_folder import manifest
+
+PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "hydra-core", "wandb", "ale-py", "box2d", "envpool")
+
+
+@contextmanager
+def opened(config: Config, command: list[str], here: Path | None = None) -> Iterator[tuple[Path, Config]]:
+    """Make the run's folder, or open that of the run that goes on, for this process alone.
+
+    Gives the folder, and the config that names it; what describes the run is written there.
+
+    Args:
+        config: the run.
+        command: the command line.
+        here: where the folder ``runs`` is, for a run that names no folder; None: the working folder.
+
+    Raises:
+        ConfigError: the folder holds a run already, or one that is going on, or something else, or cannot be written.
+    """
+    path = Path(config.run_dir).absolute() if config.run_dir else _default(config, here or Path.cwd())
+    config = replace(config, run_dir=str(path))
+    if config.resume is None and (path / "config.yaml").exists() and not _never_began(path):
+        raise ConfigError(
+            f"run_dir={path} holds a run already: go on with it by {shlex.quote(f'resume={path}')}, choose another "
+            "folder, or delete it"
+        )
+    _refuse_others(path)
+    try:
+        for folder in ("checkpoints", "best", "scratch"):
+            (path / folder).mkdir(parents=True, exist_ok=True)
+        lock = open(path / "lock", "a+", errors="replace")
+    except OSError as error:
+        raise ConfigError(f"run_dir={path} cannot be written ({error.strerror}): choose another folder") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given back when the process ends, however it does
+        except BlockingIOError as error:
+            lock.seek(0)
+            raise ConfigError(
+                f"a run is going on in {path} ({lock.read().strip()}): wait for it, or stop it"
+            ) from error
+        try:
+            _describe(path, config, command, lock)
+        except OSError as error:
+            raise ConfigError(f"run_dir={path} cannot be written ({error.strerror}): choose another folder") from error
+        yield path, config
+
+
+@contextmanager
+def watched(path: Path) -> Iterator[Callable[[], str]]:
+    """Gives what tells, in a sentence, that a run's folder is not there any more; "" while it is."""
+    folder, lock = os.open(path, os.O_PATH | os.O_DIRECTORY), os.open(path / "lock", os.O_PATH)
+
+    def gone() -> str:
+        try:
+            if os.path.samestat(os.stat(path / "lock"), os.fstat(lock)):
+                return ""
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
+                return ""  # a disk that does not answer now may do so later
+        now = Path(os.readlink(f"/proc/self/fd/{folder}"))
+        if now == path or not (now / "lock").exists():
+            return f"the run's folder {path} was removed while the run went on: what was in it is lost, start it again"
+        return (
+            f"the run's folder {path} was moved to {now} while the run went on: its newest checkpoint there is whole, "
+            f"go on by {shlex.quote(f'resume={now}')}"
+        )
+
+    try:
+        yield gone
+    finally:
+        os.close(folder)
+        os.close(lock)
+
+
+def _refuse_others(path: Path) -> None:
+    """Leave a folder alone that holds something and no run of ours.
+
+    Empty folders in it are no hindrance, nor is the file that the user's shell writes this command's output to.
+
+    Raises:
+        ConfigError: it names what was found.
+    """
+    if manifest.is_ours(path) or (path / "config.yaml").exists():
+        return
+    shell = [os.fstat(number) for number in (1, 2) if _is_open(number)]
+    for folder, _, files in os.walk(path, followlinks=True):
+        for file in files:
+            found = Path(folder) / file
+            if not any(os.path.samestat(found.lstat(), output) for output in shell):
+                raise ConfigError(
+                    f"run_dir={path} holds {found.relative_to(path)} and no run: choose another folder, or an empty one"
+                )
+
+
+def _never_began(path: Path) -> bool:
+    """Whether a run was refused or failed as it started, so that the corrected command finds nothing worth keeping."""
+    try:
+        summary = read_json(path / "summary.json")
+    except ReadError:
+        return False
+    nothing = summary.get("status") == "failed" and summary.get("frames") == 0
+    return nothing and manifest.is_ours(path) and not any(path.rglob("*.pt"))
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def _describe(path: Path, config: Config, command: list[str], lock: TextIO) -> None:
+    """Write what the run is into its folder, and sweep what a killed process left there."""
+    lock.truncate(0)
+    lock.write(f"pid {os.getpid()} on {platform.node()}\n")
+    lock.flush()
+    manifest.begin(path)
+    manifest.remove_partial(path)
+    summary = path / "summary.json"
+    if summary.exists():
+        try:  # what is known of the run until now stays, but it is not finished any more
+            write_json(summary, {**read_json(summary), "status": "running"})
+        except ReadError:  # `compose.load` has said so
+            summary.rename(path / "damaged_summary.json")
+    write_text(path / "config.yaml", to_yaml(replace(config, resume=None)))
+    with open(path / "command.txt", "a") as commands:
+        commands.write(shlex.join(command) + "\n")
+    write_json(path / "versions.json", versions(config.seed))
+
+
+def versions(seed: int) -> dict[str, Any]:
+    """What the run was made with: versions, commit, machine and seed."""
+    found: dict[str, str | None] = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": available_cores(),
+        "packages": found,
+        "git_commit": _git("rev-parse", "HEAD"),
+        "git_dirty": bool(_git("status", "--porcelain")),
+        "seed": seed,
+    }
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write aside and rename."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write aside and rename."""
+    with manifest.written(path) as file:
+        file.write(text.encode())
+
+
+def _default(config: Config, here: Path) -> Path:
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", config.env.id).strip("-")
+    stem = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{name}_{config.algorithm.name}_{config.seed}"
+    path, count = here / "runs" / stem, 1
+    while path.exists():  # two runs started within one second
+        count += 1
+        path = here / "runs" / f"{stem}_{count}"
+    return path
+
+
+def _git(*arguments: str) -> str | None:
+    """Output of git about the trainer's own checkout; None outside one or without git."""
+    root = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,1 @@
+"""Opponents, matches and ratings."""

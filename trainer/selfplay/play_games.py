@@ -1,0 +1,129 @@
+"""Games of a run's policy against one opponent, a human in the terminal among them; what play does for such runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from trainer import envs
+from trainer.config.sections import Config, ConfigError, from_yaml
+from trainer.envs import EnvError
+from trainer.envs.games.players import Player, random_player
+from trainer.envs.selfplay import scripted
+from trainer.selfplay.human import action_text, human
+from trainer.selfplay.matches import network_player, play_out, seated, weights_of, winners
+from trainer.telemetry.video import pictures_of
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is played.
+
+    Args:
+        policy: the name of the run's policy.
+        opponent: human, random, scripted, or the file of a policy or snapshot; None: whom the run evaluates against.
+        seat: of the opponent, the policy has all others; None: another one in every game.
+        games: how many.
+        max_moves: of all games together.
+        seed: of the first game.
+        filmed: whether every move is a picture.
+    """
+
+    policy: str
+    opponent: str | None
+    seat: int | None
+    games: int
+    max_moves: int
+    seed: int
+    filmed: bool
+
+
+def play_games(config: Config, flat: Tensor, world: Any, table: Table) -> list[np.ndarray]:
+    """Play, and print what came of it; with a human also every position, as text.
+
+    The end of the input, as by Ctrl-D, or Ctrl-C end the games.
+
+    Args:
+        config: of the run.
+        flat: weights of its policy, float32 [numel].
+        world: of one game.
+        table: what is played.
+
+    Returns:
+        a picture [height, width, 3] uint8 of the begin of every game and after every move; none if not ``filmed``.
+
+    Raises:
+        ConfigError, ReadError, EnvError: there is no such opponent or seat, or no picture of this game.
+    """
+    game, generator = world.game, np.random.default_rng(table.seed)
+    named = table.opponent or config.opponents.evaluate_against
+    opponent, told = opponent_of(named, config, game), named == "human"
+    if table.seat is not None and not 0 <= table.seat < game.num_players:
+        raise ConfigError(f"--seat {table.seat} is not there: {config.env.id} has seats 0 to {game.num_players - 1}")
+    if table.filmed and not hasattr(game, "render"):
+        raise EnvError(f"{config.env.id} has no pictures: use --opponent human without --out.")
+    names = [table.policy, "you" if told else named]
+    act = seated([network_player(config, game.spec, flat), opponent], None, generator)
+    pictures: list[np.ndarray] = []
+
+    def choose(game: Any, rows: np.ndarray, who: np.ndarray) -> np.ndarray:
+        actions = act(game, rows, who)
+        if told and who[0] == 0:
+            print(f"{names[0]} (seat {game.to_move[0]}) plays {action_text(game, 0, int(actions[0]))}")
+        return actions
+
+    def watch() -> bool:
+        if told:
+            print(f"{game.text(0)}\n")
+        if table.filmed:
+            pictures.extend(pictures_of(game.render(0), config.env.id))
+        return True
+
+    won, left = {0: 0, 1: 0, -1: 0}, table.max_moves
+    try:
+        for number in range(table.games):
+            who = np.zeros((1, game.num_players), np.int64)
+            who[0, number % game.num_players if table.seat is None else table.seat] = 1
+            game.reset(table.seed + number)
+            if told:
+                print(f"game {number + 1} of {config.env.id}: you have seat {who[0].argmax()}; seat 0 begins")
+            watch()
+            play_out(game, who, choose, watch, left)
+            left -= int(game.length[0])
+            if game.over[0]:
+                winner = int(winners(game, who)[0])
+                won[winner] += 1
+                print(f"game {number + 1}: {'drawn' if winner < 0 else f'{names[winner]} won'}, {game.length[0]} moves")
+            if left <= 0:
+                break
+    except (EOFError, KeyboardInterrupt):
+        print("\nthe game is ended")
+    print(
+        f"{names[0]} won {won[0]}, drew {won[-1]} and lost {won[1]} of {sum(won.values())} finished games against "
+        f"{names[1]}"
+    )
+    return pictures
+
+
+def opponent_of(named: str, config: Config, game: Any) -> Player:
+    """Whom ``--opponent`` names.
+
+    Raises:
+        ConfigError, ReadError, EnvError: there is nobody of this name, or whoever it is plays another game.
+    """
+    known = {"human": lambda: human(config.env.id, game), "random": lambda: random_player}
+    known["scripted"] = lambda: scripted(config.env)
+    if named in known:
+        return known[named]()
+    path = Path(named)
+    if not path.is_file():
+        raise ConfigError(f"--opponent {named} is neither human, random, scripted nor the file of a policy or snapshot")
+    theirs = path.resolve().parent.parent / "config.yaml"  # RUN/pool, RUN/best and RUN/checkpoints hold policies
+    own = from_yaml(theirs) if theirs.is_file() else config
+    if replace(envs.describe(own.env), against_opponents=False) != game.spec:
+        raise ConfigError(f"--opponent {named} knows {own.env.id} as its run showed it, and that is not this game")
+    return network_player(own, game.spec, weights_of(path, own, game.spec))

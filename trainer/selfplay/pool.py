@@ -1,0 +1,264 @@
+"""Self-play, the main process's side: past selves whose weights live once in shared memory.
+
+The main process adds snapshots and says how often whom to play; workers (`trainer.selfplay.opponents`) copy
+the weights of the few that they play against at a time, and count how their games end. Nothing is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainer.config.sections import Config, OpponentsConfig
+from trainer.reading import ReadError
+from trainer.run_folder import checkpoint, manifest
+from trainer.run_folder import folder as run_folder
+from trainer.run_folder.checkpoint import named_weights, policy_weights
+from trainer.telemetry.metrics import wilson
+
+RANDOM, SCRIPTED, LATEST, SNAPSHOTS, CHECKPOINTS = range(5)
+KINDS = ("random", "scripted", "latest", "snapshots", "checkpoints")
+WIN, DRAW, LOSS = range(3)
+PRIOR = 1.0  # games against a snapshot that count as half won before there are any
+
+
+class OpponentPool:
+    """Past weights of the learner and what came of games against them, in shared memory; crosses process borders.
+
+    A slot holds a snapshot, or nothing, or one of the checkpoints of other runs, which come behind and stay.
+
+    Args:
+        config: the section.
+        numel: of the weights.
+        num_workers: W.
+        checkpoints: weights float32 [numel] of other runs.
+
+    Attributes:
+        size: slots of snapshots.
+        weights: float32 [size + checkpoints, numel]; main.
+        version: int64 [size + checkpoints], odd while a snapshot is written, 0: empty; main.
+        frames: int64 [size + checkpoints], at which it was taken, 0 of checkpoints; main.
+        chances: float64 [size + checkpoints], how often each snapshot is drawn among the snapshots, and each
+            checkpoint among the checkpoints; main.
+        mixture: float64 [5], how often each of `KINDS` is drawn; main.
+        results: int64 [W, 3 + size + checkpoints, 3], games of the learner won, drawn and lost against random,
+            scripted, latest, and each slot; its worker.
+    """
+
+    def __init__(
+        self, config: OpponentsConfig, numel: int, num_workers: int, checkpoints: Sequence[Tensor] = ()
+    ) -> None:
+        self.config, self.size, self._done = config, config.pool_size, 0.0
+        self._written: set[str] = set()  # files whose snapshot is the one that is here
+        slots = self.size + len(checkpoints)
+        self.weights = torch.zeros(slots, numel).share_memory_()
+        self._words = torch.zeros(2, slots, dtype=torch.int64).share_memory_()
+        self._chances = torch.zeros(slots + len(KINDS), dtype=torch.float64).share_memory_()
+        self._results = torch.zeros(num_workers, 3 + slots, 3, dtype=torch.int64).share_memory_()
+        self._open()
+        for slot, flat in enumerate(checkpoints, self.size):
+            self.weights[slot].copy_(flat)
+            self.version[slot] = 2
+        self.rebalance()
+
+    def _open(self) -> None:
+        self.version, self.frames = self._words.numpy()
+        chances = self._chances.numpy()
+        self.chances, self.mixture = chances[: len(self.version)], chances[len(self.version) :]
+        self.results = self._results.numpy()
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("config", "size", "_done", "weights", "_words", "_chances", "_results")
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+        self._written = set()
+
+    def __len__(self) -> int:
+        return int((self.version[: self.size] > 0).sum())
+
+    def add(self, flat: Tensor, frames: int) -> None:
+        """Keep weights, float32 [numel], of now; the oldest snapshot makes room where there is none."""
+        empty = np.flatnonzero(self.version[: self.size] == 0)
+        slot = int(empty[0]) if len(empty) else int(self.frames[: self.size].argmin())
+        self.version[slot] += 1  # odd: whoever copies it now copies again
+        self.weights[slot].copy_(flat)
+        self.frames[slot] = frames
+        self.results[:, 3 + slot] = 0
+        self.version[slot] += 1
+        self.rebalance()
+
+    def rebalance(self, done: float | None = None) -> None:
+        """Say anew how often whom to play, once the share ``done`` of the budget is used up; None: as before."""
+        self._done = self._done if done is None else min(1.0, done)
+        known = self.version > 0
+        chances = known.astype(np.float64)
+        if self.config.sampling == "last":
+            snapshots = (self.frames + known)[: self.size]
+            chances[np.argsort(snapshots)[: -self.config.last_k]] = 0.0
+        elif self.config.sampling == "pfsp":  # Vinyals et al. 2019: (1 - win rate) ** 2, the harder the more often
+            games = self.results[:, 3:].sum(0)
+            rate = (games[:, WIN] + games[:, DRAW] / 2 + PRIOR / 2) / (games.sum(1) + PRIOR)
+            chances *= (1.0 - rate) ** 2 + 1e-3
+        for part in (slice(None, self.size), slice(self.size, None)):
+            if chances[part].any():  # else nobody of this kind is drawn
+                self.chances[part] = chances[part] / chances[part].sum()
+        self.mixture[:] = self._mixture()
+
+    def _mixture(self) -> np.ndarray:
+        weights = np.array([_weight(self.config, kind, self._done) for kind in KINDS], np.float64)
+        if not len(self):  # nobody to play against yet
+            weights[LATEST] += weights[SNAPSHOTS]
+            weights[SNAPSHOTS] = 0.0
+        return weights / weights.sum()
+
+    def copy(self, slot: int, into: Tensor) -> int:
+        """One version of a slot's weights into float32 [numel]; which one."""
+        while True:
+            version = int(self.version[slot])
+            into.copy_(self.weights[slot])
+            if version % 2 == 0 and int(self.version[slot]) == version:
+                return version
+
+    def figures(self) -> dict[str, float]:
+        """Share of games won (draws count half) against each kind of opponent, its 95 % interval, how many games."""
+        games = self.results.sum(0)
+        by_kind = {kind: games[i] for i, kind in enumerate(KINDS[:3])}
+        by_kind |= {"snapshots": games[3 : 3 + self.size].sum(0), "checkpoints": games[3 + self.size :].sum(0)}
+        found: dict[str, float] = {}
+        for kind, counts in by_kind.items():
+            if counts.any():
+                found |= {f"{key}_{kind}": value for key, value in score(counts).items()}
+        return found | {"pool_size": len(self)}
+
+    def table(self) -> list[dict[str, Any]]:
+        """What came of the games against each opponent, those of the pool one by one: won, drawn, lost, and `score`."""
+        games, known = self.results.sum(0), np.flatnonzero(self.version[: self.size] > 0)
+        lines: list[tuple[dict[str, Any], np.ndarray]] = [
+            ({"kind": kind, "frames": None}, games[i]) for i, kind in enumerate(KINDS[:3])
+        ]
+        for slot in known[self.frames[known].argsort()]:
+            lines.append(({"kind": "snapshot", "frames": int(self.frames[slot])}, games[3 + slot]))
+        for slot, path in enumerate(self.config.checkpoint_paths, self.size):
+            lines.append(({"kind": "checkpoint", "frames": None, "path": path}, games[3 + slot]))
+        return [
+            who
+            | dict(zip(("won", "drawn", "lost"), counts.tolist(), strict=True))
+            | (score(counts) if counts.any() else {})
+            for who, counts in lines
+        ]
+
+    def save(self, folder: Path) -> None:
+        """Every slot in a file of its own, which is written once; what came of the games goes into results.json."""
+        others = {f"checkpoint_{slot - self.size}.pt": slot for slot in range(self.size, len(self.version))}
+        for name, slot in {**self._files(), **others}.items():
+            known = name in self._written or name in others  # else it may be another run's, from after its checkpoint
+            if not known or not (folder / name).exists():
+                state = {"weights": self.weights[slot].clone(), "frames": int(self.frames[slot])}
+                checkpoint.write_aside(state, folder / name)
+                self._written.add(name)
+        folder.mkdir(exist_ok=True)
+        run_folder.write_json(folder / "results.json", {"opponents": self.table()})
+
+    def forget(self, folder: Path) -> None:
+        """Remove the files of snapshots that are gone, once no checkpoint names them."""
+        known = self._files()
+        manifest.remove(*(path for path in folder.glob("snapshot_*.pt") if path.name not in known))
+
+    def _files(self) -> dict[str, int]:
+        return {
+            f"snapshot_{frames:012d}.pt": slot
+            for slot, frames in enumerate(self.frames[: self.size].tolist())
+            if self.version[slot]
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which snapshots there are, and what came of games; the weights are what :meth:`save` keeps."""
+        return {"words": self._words.clone(), "chances": self._chances.clone(), "results": self._results.clone()}
+
+    def load(self, folder: Path, kept: dict[str, Any] | None, warn: Callable[[str], None]) -> None:
+        """Go on from `state_dict`'s ``kept``; without it with the newest snapshots in ``folder``.
+
+        Files that ``kept`` does not name are of a run that went on after it: another snapshot may be taken at the same
+        frames now, and its file is written once. ``warn`` is told of snapshots that are torn or missing.
+        """
+        if kept is None:
+            self._load_newest(folder, warn)
+            return
+        checkpoints = self.version[self.size :].copy()
+        self._words.copy_(kept["words"])
+        self.version[self.size :] = checkpoints
+        self.results[:] = 0
+        if kept["results"].shape == self._results.shape:
+            self._results.copy_(kept["results"])
+        else:  # by other workers
+            self.results[0] = kept["results"].sum(0).numpy()
+        self.forget(folder)
+        for name, slot in self._files().items():
+            try:
+                self.weights[slot].copy_(policy_weights(folder / name, self.weights.shape[1]))
+                self._written.add(name)
+            except ReadError as error:
+                warn(f"{error}; the other snapshots are used")
+                self.version[slot] = self.frames[slot] = 0
+                self.results[:, 3 + slot] = 0
+        if torch.equal(self._words, kept["words"]):
+            self._chances.copy_(kept["chances"])
+        else:
+            self.rebalance()
+
+    def _load_newest(self, folder: Path, warn: Callable[[str], None]) -> None:
+        paths = sorted(folder.glob("snapshot_*.pt"))
+        if paths:
+            self.version[: self.size] = self.frames[: self.size] = 0
+        for path in paths[-self.size :]:
+            try:
+                weights, frames = policy_weights(path, self.weights.shape[1]), checkpoint.load(path, "frames")["frames"]
+            except ReadError as error:
+                warn(f"{error}; the other snapshots are used")
+                continue
+            self.add(weights, frames)
+            self._written.add(path.name)
+
+
+def open_pool(config: Config, run_dir: Path, numel: int, num_workers: int) -> OpponentPool:
+    """A run's pool as it begins: the checkpoints that the user names, and ``opponents.start_from`` as first snapshot.
+
+    Args:
+        config: the run.
+        run_dir: its folder, where one that goes on has kept them.
+        numel: of the weights.
+        num_workers: W.
+
+    Raises:
+        ConfigError: a file cannot be read, or its network is another one.
+    """
+    section, kept = config.opponents, run_dir / "pool"
+    others = []
+    for number, path in enumerate(section.checkpoint_paths):
+        copy = kept / f"checkpoint_{number}.pt"
+        others.append(named_weights(copy if copy.exists() else Path(path), numel, "opponents.checkpoint_paths"))
+    pool = OpponentPool(section, numel, num_workers, others)
+    if section.start_from is not None and not any(kept.glob("snapshot_*.pt")):
+        pool.add(named_weights(Path(section.start_from), numel, "opponents.start_from"), 0)
+    return pool
+
+
+def score(counts: np.ndarray) -> dict[str, float]:
+    """Of games won, drawn and lost, int64 [3]: share won, draws counting half, its 95 % interval, and how many."""
+    points, games = float(counts[WIN] + counts[DRAW] / 2), int(counts.sum())
+    low, high = wilson(points, games)
+    return {"score": points / games, "score_low": low, "score_high": high, "games": games}
+
+
+def _weight(config: OpponentsConfig, kind: str, done: float) -> float:
+    """How often a kind is drawn once the share ``done`` of the budget is used up."""
+    start, end = getattr(config, kind), getattr(config, f"{kind}_end")
+    return float(start if end is None else start + (end - start) * done)

@@ -1,0 +1,1 @@
+"""Local agents that apply their gradients to one optimiser."""

@@ -1,0 +1,1 @@
+"""Rows, traces, pictures and sinks."""

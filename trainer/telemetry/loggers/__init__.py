@@ -1,0 +1,147 @@
+"""Telemetry: one front, `Loggers`, before a dict of sinks.
+
+An added logger costs one file with write, event and close, one line in LOGGERS and one YAML file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from trainer.config.sections import ConfigError, LoggerConfig
+from trainer.telemetry.loggers.csv import open_csv
+from trainer.telemetry.loggers.jsonl import open_jsonl
+from trainer.telemetry.loggers.sink import Event, RunInfo, Sink
+from trainer.telemetry.loggers.tensorboard import open_tensorboard
+from trainer.telemetry.loggers.terminal import open_terminal
+from trainer.telemetry.loggers.text import open_text
+from trainer.telemetry.loggers.wandb import open_wandb
+from trainer.telemetry.rows import Row
+
+__all__ = ["ALWAYS", "LOGGERS", "Event", "Loggers", "Row", "RunInfo", "Sink", "open_loggers"]
+
+# Opens a sink; what it hands to `notify`, from any thread, becomes an event of the run.
+OpenSink = Callable[[LoggerConfig, RunInfo, Callable[[str], None]], Sink]
+
+LOGGERS: dict[str, OpenSink] = {
+    "wandb": open_wandb,
+    "tensorboard": open_tensorboard,
+    "jsonl": open_jsonl,
+    "csv": open_csv,
+    "text": open_text,
+    "terminal": open_terminal,
+}
+ALWAYS = ("jsonl", "csv", "text", "terminal")
+
+
+class Loggers:
+    """Hands rows and events to every sink; used by one thread, and not from a signal handler.
+
+    A sink that raises OSError (a full disk) is reported by one event and tried again with the next row: telemetry
+    never ends a run. Sinks work in the order of their dict and are closed in it.
+    """
+
+    def __init__(self, sinks: dict[str, Sink], notices: deque[str]) -> None:
+        self._sinks = sinks
+        self._notices = notices  # filled by sinks, also from their threads; emptied here
+        self._failing: set[str] = set()
+
+    def write(self, row: Row) -> None:
+        """Hand one row to every sink."""
+        self._hand_out_notices()
+        for name, sink in list(self._sinks.items()):
+            self._guarded(name, lambda sink=sink: sink.write(row))  # type: ignore[misc]
+        self._hand_out_notices()
+
+    def event(self, text: str, role: str = "main", agent: str = "", pid: int | None = None) -> None:
+        """Hand one line (a warning, an evaluation, a death) to every sink.
+
+        `role` and `pid` are those of the process it is about (None: this one), `agent` the one whose it is, if any.
+        """
+        self._hand_out_notices()
+        self._event(text, role, agent, pid)
+        self._hand_out_notices()
+
+    def progress(self, text: str) -> None:
+        """Say how far something is that takes long, as "starting workers: 3 of 16".
+
+        The live view shows it until the next one, until "" or until the next row of training; a plain terminal prints
+        one in five seconds at most. Call it as often as there is something new: it costs what drawing the view costs.
+        """
+        self._hand_out_notices()
+        self._hand_out(Event(datetime.now(), "main", text, passing=True))
+        self._hand_out_notices()
+
+    def close(self, summary: dict[str, Any]) -> None:
+        """Close every sink, even when one fails; `summary` is what summary.json holds. A second call does nothing."""
+        self._hand_out_notices()
+        while self._sinks:
+            name = next(iter(self._sinks))
+            sink = self._sinks.pop(name)
+            self._guarded(name, lambda sink=sink: sink.close(summary))  # type: ignore[misc]
+            self._hand_out_notices()  # to the sinks that are still open
+
+    def _event(self, text: str, role: str, agent: str = "", pid: int | None = None) -> None:
+        self._hand_out(Event(datetime.now(), role, text, agent, os.getpid() if pid is None else pid))
+
+    def _hand_out(self, event: Event) -> None:
+        event = replace(event, text=printable(event.text))
+        for name, sink in list(self._sinks.items()):
+            self._guarded(name, lambda sink=sink: sink.event(event))  # type: ignore[misc]
+
+    def _hand_out_notices(self) -> None:
+        while self._notices:
+            self._event(self._notices.popleft(), "main")
+
+    def _guarded(self, name: str, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except OSError as error:
+            if name not in self._failing:
+                self._failing.add(name)
+                self._notices.append(f"warning: the {name} logger cannot write ({error}); training goes on")
+        else:
+            self._failing.discard(name)
+
+
+def printable(text: str) -> str:
+    """The text as any file and terminal can hold it: what moves a cursor, or is no UTF-8, is spelled out."""
+    spelled = (c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+    return "".join(spelled)
+
+
+def open_loggers(config: LoggerConfig, run: RunInfo, print_to_terminal: bool = True) -> Loggers:
+    """Open the sinks that are always on, and the one that `config.name` asks for.
+
+    Args:
+        config: The section `logger`.
+        run: The run; `run.run_dir` exists.
+        print_to_terminal: False keeps the terminal silent whatever the configuration says.
+
+    Raises:
+        ConfigError: For an unknown `logger.name` or `logger.terminal`, or a package that is missing.
+    """
+    optional = [name for name in LOGGERS if name not in ALWAYS]
+    if config.name not in (*optional, "none"):
+        raise ConfigError(_unknown("logger.name", config.name, [*optional, "none"]))
+    modes = ["auto", "live", "plain", "none"]
+    if config.terminal not in modes:
+        raise ConfigError(_unknown("logger.terminal", config.terminal, modes))
+    silent = config.terminal == "none" or not print_to_terminal
+    wanted = [
+        name
+        for name in LOGGERS  # the optional one first, for it may refuse; the terminal's live view last
+        if name == config.name or (name in ALWAYS and not (name == "terminal" and silent))
+    ]
+    notices: deque[str] = deque()
+    return Loggers({name: LOGGERS[name](config, run, notices.append) for name in wanted}, notices)
+
+
+def _unknown(key: str, value: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(value, known, n=1, cutoff=0.0)
+    return f"{key}={value} is unknown: choose one of {', '.join(known)} (nearest: {close[0]})."

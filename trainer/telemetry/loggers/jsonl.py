@@ -1,0 +1,37 @@
+"""RUN/metrics.jsonl: one JSON object a row, NaN and infinity as null, flushed at every row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from trainer.config.sections import LoggerConfig
+from trainer.telemetry.loggers.sink import Event, RunInfo, drop_torn_line, plain_value
+from trainer.telemetry.rows import Row
+
+
+class JsonlSink:
+    """Appends rows to RUN/metrics.jsonl; a resumed run goes on in the same file."""
+
+    def __init__(self, run: RunInfo) -> None:
+        self._file = open(run.run_dir / "metrics.jsonl", "a+b")
+        drop_torn_line(self._file)
+
+    def write(self, row: Row) -> None:
+        """Append one line; raises OSError when the disk refuses."""
+        line = json.dumps({key: plain_value(value) for key, value in row.items()}, allow_nan=False)
+        self._file.write(line.encode() + b"\n")
+        self._file.flush()
+
+    def event(self, event: Event) -> None:
+        """Events are no rows; log.txt keeps them."""
+
+    def close(self, summary: dict[str, Any]) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def open_jsonl(config: LoggerConfig, run: RunInfo, notify: Callable[[str], None]) -> JsonlSink:
+    """The sink behind LOGGERS["jsonl"]."""
+    return JsonlSink(run)

@@ -1,0 +1,214 @@
+"""How telemetry looks: pure functions from rows to the live panel and to plain lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from trainer.telemetry.loggers.sink import RunInfo
+from trainer.telemetry.rows import Row, figure, kind
+
+SPARKS = "▁▂▃▄▅▆▇█"
+SPARK_WIDTH = 14  # characters
+SIDE_COLOURS = {"learning": "yellow", "collection": "cyan", "balanced": "green"}
+
+
+class History:
+    """The whole course of one number in at most `capacity` values: when full, every second one is dropped."""
+
+    def __init__(self, capacity: int = 256) -> None:
+        self.values: list[float] = []
+        self._capacity = capacity
+        self._stride = 1  # every so many values offered, one is kept
+        self._offered = 0
+
+    def add(self, value: float) -> None:
+        """Offer one value; NaN is left out."""
+        if math.isnan(value):
+            return
+        if self._offered % self._stride == 0:  # offered one by one, so none is jumped over
+            self.values.append(value)
+        self._offered += 1
+        if len(self.values) == self._capacity:
+            self.values = self.values[::2]
+            self._stride *= 2
+
+
+class Newest:
+    """The newest figures of each kind, and the course of the returns; an evaluation has frames of its own."""
+
+    def __init__(self) -> None:
+        self.training: Row = {}
+        self.evaluation: Row = {}
+        self.returns, self.evaluations = History(), History()
+
+    def add(self, row: Row) -> None:
+        """Take one row; those of the run's end are told as events."""
+        if kind(row) == "training":
+            self.training |= row  # one without an update since the row before has no loss
+            self.returns.add(figure(row, "return_mean"))
+        elif kind(row) == "evaluation":
+            self.evaluation = row
+            self.evaluations.add(figure(row, "eval_return_mean"))
+
+
+def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
+    """`values` as at most `width` block characters, lowest to highest; each character is a mean over its values."""
+    if not values:
+        return ""
+    width = min(width, len(values))
+    edges = [round(i * len(values) / width) for i in range(width + 1)]
+    means = [math.fsum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    low, high = min(means), max(means)
+    scale = (len(SPARKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(SPARKS[round((mean - low) * scale)] for mean in means)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as 0:07, 12:34, 1:02:03 or 2 d 03:04; ? when unknown."""
+    if not math.isfinite(seconds):
+        return "?"
+    minutes, second = divmod(max(0, round(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days} d {hour:02d}:{minute:02d}"
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+def number(row: Mapping[str, Any], key: str, form: str = ",.1f", scale: float = 1.0) -> str:
+    """The row's value in the given format; a dash when it is missing or not a number."""
+    value = figure(row, key)
+    return format(value * scale, form) if math.isfinite(value) else "-"
+
+
+def evaluation(row: Mapping[str, Any]) -> str:
+    """An evaluation in words."""
+    return (
+        f"{number(row, 'eval_return_mean')} ± {number(row, 'eval_return_std')},"
+        f" {number(row, 'eval_episodes', ',.0f')} episodes, at {number(row, 'frames', ',.0f')} frames"
+    )
+
+
+def panel(newest: Newest, run: RunInfo, progress: str = "") -> RenderableType:
+    """The live view of the newest rows; `progress` is of what takes long, if anything does."""
+    lines = Table.grid(padding=(0, 1))  # every line but the last fits a terminal of 80 columns
+    lines.add_column(style="dim", no_wrap=True)
+    lines.add_column()
+    if newest.training:
+        _add_figures(lines, newest, run)
+    if progress or not newest.training:
+        lines.add_row("now", Text(progress or "starting", style="bold"))
+    return Panel(
+        lines,
+        title=f"[bold]{run.env_id}[/bold] · {run.algorithm} · seed {run.seed}",
+        title_align="left",
+        subtitle=f"{run.num_workers} workers · {run.num_envs} environments · learner on {run.device}",
+        subtitle_align="right",
+        border_style="blue",
+    )
+
+
+def _add_figures(lines: Table, newest: Newest, run: RunInfo) -> None:
+    row = newest.training
+    lines.add_row("progress", _progress(row, run))
+    return_line = Text.assemble(
+        (number(row, "return_mean"), "bold"),
+        f" ({number(row, 'return_min')} to {number(row, 'return_max')}), {number(row, 'episodes', ',.0f')} episodes,"
+        f" {number(row, 'length_mean_frames', ',.0f')} frames",
+    )
+    lines.add_row("return", _beside(_spark(newest.returns), return_line))
+    if newest.evaluation:
+        told = Text(evaluation(newest.evaluation), style="bold")
+        lines.add_row("evaluation", _beside(_spark(newest.evaluations), told))
+    speed = Text.assemble(
+        (number(row, "frames_per_s", ",.0f"), "bold"),
+        " frames/s  ",
+        (number(row, "updates_per_s", ",.0f"), "bold"),
+        f" updates/s  running {duration(figure(row, 'wall_s'))}",
+    )
+    lines.add_row("speed", speed)
+    flow = (
+        f"{number(row, 'samples_per_insert', ',.2f')} samples per insert"
+        f"  policy lag {number(row, 'policy_lag_updates', ',.0f')} updates"
+        f"  replay {number(row, 'replay_fill', '.0f', 100)} % full"
+    )
+    lines.add_row("flow", flow)
+    learner = (
+        f"epsilon {number(row, 'epsilon_mean', '.3f')}  loss {number(row, 'loss', '.3g')}"
+        f"  q {number(row, 'q_mean', '.3g')}  gradient norm {number(row, 'grad_norm', '.3g')}"
+    )
+    lines.add_row("learning", learner)
+    side = str(row.get("bottleneck", "-"))
+    reason = f": {row['bottleneck_reason']}" if row.get("bottleneck_reason") else ""
+    lines.add_row("bottleneck", Text.assemble((side, f"bold {SIDE_COLOURS.get(side, 'dim')}"), reason))
+
+
+def plain_line(newest: Newest, run: RunInfo) -> str:
+    """One compact line for an output that is no terminal."""
+    row = newest.training
+    parts = [
+        f"{number(row, 'frames', ',.0f')}/{run.budget_frames:,} frames",
+        f"{duration(figure(row, 'eta_s'))} left",
+        f"{number(row, 'frames_per_s', ',.0f')} frames/s",
+        f"{number(row, 'updates_per_s', ',.0f')} updates/s",
+        f"return {number(row, 'return_mean')}",
+    ]
+    if newest.evaluation:
+        parts.append(f"evaluation {number(newest.evaluation, 'eval_return_mean')}")
+    parts += [
+        f"epsilon {number(row, 'epsilon_mean', '.3f')}",
+        f"replay {number(row, 'replay_fill', '.0f', 100)} %",
+        f"{number(row, 'samples_per_insert', ',.2f')} samples/insert",
+        f"lag {number(row, 'policy_lag_updates', ',.0f')}",
+        f"bottleneck {row.get('bottleneck', '-')}",
+    ]
+    return " | ".join(parts)
+
+
+def closing_lines(run: RunInfo, summary: Mapping[str, Any]) -> list[str]:
+    """How the run ended, in two or three lines, from what summary.json holds."""
+    status, reason = summary.get("status", "ended"), summary.get("reason")
+    lines = [
+        f"{status}{f' ({reason})' if reason else ''}: {number(summary, 'frames', ',.0f')} frames and"
+        f" {number(summary, 'updates', ',.0f')} updates in {duration(figure(summary, 'wall_s'))},"
+        f" {number(summary, 'frames_per_s', ',.0f')} frames/s, {number(summary, 'updates_per_s', ',.0f')} updates/s"
+    ]
+    if number(summary, "eval_return_mean") != "-":
+        lines.append(
+            f"evaluation: {number(summary, 'eval_return_mean')} ± {number(summary, 'eval_return_std')}"
+            f" over {number(summary, 'eval_episodes', ',.0f')} episodes"
+        )
+    picture = run.run_dir / "curve.png"
+    lines.append(f"run folder: {run.run_dir}" + (f"  learning curve: {picture}" if picture.exists() else ""))
+    return lines
+
+
+def _progress(row: Mapping[str, Any], run: RunInfo) -> RenderableType:
+    frames = figure(row, "frames")
+    share = min(1.0, frames / run.budget_frames) if run.budget_frames > 0 else 0.0
+    text = Text.assemble(
+        (f"{100 * share:.0f} %", "bold"),
+        f", {frames:,.0f} of {run.budget_frames:,} frames, ",
+        (duration(figure(row, "eta_s")), "bold"),
+        " left",
+    )
+    return _beside(ProgressBar(total=1.0, completed=share, width=SPARK_WIDTH), text)
+
+
+def _spark(history: History) -> Text:
+    return Text(sparkline(history.values).ljust(SPARK_WIDTH), style="magenta", no_wrap=True)
+
+
+def _beside(left: RenderableType, right: RenderableType) -> RenderableType:
+    line = Table.grid(padding=(0, 1))
+    line.add_column(width=SPARK_WIDTH)
+    line.add_row(left, right)
+    return line

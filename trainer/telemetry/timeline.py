@@ -1,0 +1,143 @@
+"""A picture of a run's trace: `python -m trainer.timeline RUN [--seconds S] [--start S] [--out FILE]`."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from trainer.config.sections import first_line
+from trainer.reading import RESTORE, ReadError, read_json
+from trainer.telemetry import pictures
+
+FILE = "trace.json"
+DETAIL = 0.01  # share of the upper panel's time that the lower one shows
+COLOURS = {  # in the order of the legend
+    "env step": "tab:green", "inference": "tab:blue", "write": "tab:cyan", "wait": "lightgrey", "sample": "tab:orange",
+    "update": "tab:red", "publish": "tab:purple", "idle": "gainsboro", "evaluate": "tab:olive", "log": "tab:brown",
+    "checkpoint": "black",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Span:
+    """What one process did for a while.
+
+    Args:
+        track: who, as ``collector 0``.
+        kind: what, one of `COLOURS`.
+        start: seconds since the first span of the run.
+        end: seconds, likewise.
+    """
+
+    track: str
+    kind: str
+    start: float
+    end: float
+
+
+def read_spans(run_dir: Path) -> list[Span]:
+    """The spans of RUN/trace.json, track by track; a process that was started anew goes on in its track.
+
+    Raises:
+        ReadError: the file cannot be read, or holds no trace of ours.
+    """
+    path = run_dir / FILE
+    try:
+        spans = [
+            Span(str(event["args"]["role"]), event["name"], event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6)
+            for event in read_json(path)["traceEvents"]
+            if event["ph"] == "X"
+        ]
+    except (LookupError, TypeError) as error:
+        raise ReadError(f"{path} holds no trace of a run ({first_line(error)}): {RESTORE}") from error
+    if not spans:
+        raise ReadError(f"{path} holds no span: train with telemetry.trace=true for longer")
+    return spans
+
+
+def middle(spans: Sequence[Span], seconds: float) -> float:
+    """Where ``seconds`` begin that lie in the middle of the time from which every track has spans.
+
+    The evaluator's do not count, as it works now and then only.
+    """
+    busy = [span for span in spans if not span.track.startswith("evaluator")] or list(spans)
+    tracks = {span.track for span in busy}
+    first = max(min(span.start for span in busy if span.track == track) for track in tracks)
+    last = min(max(span.end for span in busy if span.track == track) for track in tracks)
+    return max(min(first, last), (first + last - seconds) / 2)
+
+
+def draw(spans: Sequence[Span], start: float, seconds: float) -> Figure:
+    """A line for each process over ``seconds`` from ``start``; below, a hundredth of that from its middle."""
+    tracks = sorted({span.track for span in spans})
+    figure = Figure(figsize=(10, 1.6 + 2 * (0.35 + 0.32 * len(tracks))), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    upper, lower = figure.subplots(2, 1)
+    detail = seconds * DETAIL
+    where = start + (seconds - detail) / 2
+    _draw_window(upper, spans, tracks, start, start + seconds, 1, "s since the first span")
+    upper.axvspan(where, where + detail, color="black", linewidth=0.8, zorder=3)
+    _draw_window(lower, spans, tracks, where, where + detail, 1e3, f"ms since {where:.3f} s (the black line above)")
+    seen = {span.kind for span in spans}
+    handles = [Patch(color=colour, label=kind) for kind, colour in COLOURS.items() if kind in seen]
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=min(6, len(handles)), fontsize="small", frameon=False
+    )
+    return figure
+
+
+def _draw_window(
+    axes: Axes, spans: Sequence[Span], tracks: list[str], start: float, end: float, scale: float, label: str
+) -> None:
+    shown = [span for span in spans if span.end > start and span.start < end]
+    zero = start if scale > 1 else 0.0
+    boxes = [
+        [((x - zero) * scale, tracks.index(span.track) + y) for x, y in _corners(span, start, end)] for span in shown
+    ]
+    colours = [COLOURS.get(span.kind, "tab:pink") for span in shown]
+    axes.add_collection(PolyCollection(boxes, facecolors=colours, linewidths=0))
+    axes.set_xlim((start - zero) * scale, (end - zero) * scale)
+    axes.set_ylim(len(tracks) - 0.5, -0.5)
+    axes.set_yticks(range(len(tracks)), tracks)
+    axes.set_xlabel(label, fontsize="small")
+
+
+def _corners(span: Span, start: float, end: float) -> list[tuple[float, float]]:
+    left, right = max(span.start, start), min(span.end, end)
+    return [(left, -0.4), (right, -0.4), (right, 0.4), (left, 0.4)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status; ends with 2 and a sentence where there is nothing to draw."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.timeline", description="Draw what every process of a run did when."
+    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run with telemetry.trace=true")
+    parser.add_argument("--seconds", type=float, default=2.0, help="that are shown (default: 2)")
+    parser.add_argument("--start", type=float, help="of them (default: in the middle of what every process recorded)")
+    parser.add_argument("--out", type=Path, help="picture to write (default: RUN/trace.png)")
+    arguments = parser.parse_args(argv)
+    out = arguments.out or arguments.run / "trace.png"
+    try:
+        if not (arguments.run / FILE).exists():
+            raise ReadError(f"{arguments.run} has no {FILE}: train with telemetry.trace=true")
+        if not 0 < arguments.seconds < math.inf or not math.isfinite(arguments.start or 0.0):
+            raise ReadError(f"--seconds {arguments.seconds:g} --start {arguments.start}: give a span of time")
+        spans = read_spans(arguments.run)
+        if not spans:
+            raise ReadError(f"{arguments.run / FILE} has no spans: there is nothing to draw")
+        start = middle(spans, arguments.seconds) if arguments.start is None else arguments.start
+        pictures.save(draw(spans, start, arguments.seconds), out)
+    except (ReadError, OSError) as error:
+        parser.exit(2, f"error: {error}\n")
+    print(out)
+    return 0

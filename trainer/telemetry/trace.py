@@ -1,0 +1,198 @@
+"""What every process did when: spans in memory, a part file for each process, one trace for the run.
+
+A run with ``telemetry.trace=true`` leaves RUN/trace.json, which ui.perfetto.dev and chrome://tracing open. Where
+tracing is off nothing is wrapped, so that the loops run the code that they would run without this file.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from trainer.config.sections import Config
+from trainer.reading import read_json
+from trainer.run_folder import manifest
+
+P = ParamSpec("P")
+R = TypeVar("R")
+PARTS = "trace"  # folder of the parts, below the run's, until they are put together
+FILE = "trace.json"
+WAIT_GAP_NS = 1_000_000  # two waits with nothing but a look around between them are one
+
+
+class Trace:
+    """The last spans of one role in this process; nothing here is shared, so nothing is locked.
+
+    Args:
+        folder: where its part goes.
+        role: ``collector``, ``learner``, ``evaluator`` or ``main``.
+        name: of the role where there are several, as a worker's number.
+        most: spans that are kept, the last ones.
+    """
+
+    def __init__(self, folder: Path, role: str, name: str, most: int) -> None:
+        self._folder, self._role, self._name = folder, role, f"{role} {name}".strip()
+        self._most = most
+        self._chains: list[tuple[tuple[str, ...], str]] = []  # (kinds, agent) by number
+        # (number, start, end of the first kind, end of the second, ...) in ns
+        self._records: deque[tuple[int, ...]] = deque(maxlen=most)
+        self._saved: tuple[int, ...] | None = None
+
+    def timed(self, function: Callable[P, R], kind: str, agent: str = "") -> Callable[P, R]:
+        """The function, each call of which leaves a span; one that raises leaves none."""
+        add, clock, number = self._records.append, time.monotonic_ns, self._number((kind,), agent)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            start = clock()
+            result = function(*args, **kwargs)
+            add((number, start, clock()))
+            return result
+
+        return call
+
+    def waiting(self, function: Callable[P, R], kind: str, agent: str = "") -> Callable[P, R]:
+        """As :meth:`timed` for short waits that are many: those that follow one another become one span."""
+        records, clock, number = self._records, time.monotonic_ns, self._number((kind,), agent)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            start = clock()
+            result = function(*args, **kwargs)
+            if records and records[-1][0] == number and start - records[-1][2] < WAIT_GAP_NS:
+                start = records.pop()[1]
+            records.append((number, start, clock()))
+            return result
+
+        return call
+
+    def follow(self, part: Any, method: str, kind: str, agent: str = "") -> None:
+        """Let every call of an object's method leave a span from now on."""
+        setattr(part, method, self.timed(getattr(part, method), kind, agent))
+
+    def chain(self, *kinds: str, agent: str = "") -> tuple[int, Callable[[tuple[int, ...]], None]]:
+        """For a hot loop that reads the clock itself between parts that follow one another: a third of the cost.
+
+        Returns:
+            a number, and what takes ``(number, start, end of the first kind, end of the second, ...)``, in ns of
+            ``time.monotonic_ns``.
+        """
+        return self._number(kinds, agent), self._records.append
+
+    def save(self) -> None:
+        """Write the part of now, whole or not at all; nothing where there is nothing new."""
+        if not self._records or self._records[-1] is self._saved:
+            return
+        self._saved = self._records[-1]
+        kinds: list[tuple[str, str]] = []  # of all chains, one behind the other
+        first: list[int] = []  # where each chain begins among them
+        for names, agent in self._chains:
+            first.append(len(kinds))
+            kinds += [(name, agent) for name in names]
+        spans = [
+            (first[number] + i, *times[i : i + 2]) for number, *times in self._records for i in range(len(times) - 1)
+        ]
+        part = {
+            "role": self._role, "name": self._name, "pid": os.getpid(), "kinds": kinds, "spans": spans[-self._most :],
+        }  # fmt: skip
+        self._folder.mkdir(exist_ok=True)
+        path = self._folder / f"{os.getpid()}_{re.sub(r'[^A-Za-z0-9]+', '_', self._name)}.json"
+        with manifest.written(path) as file:
+            file.write(json.dumps(part).encode())
+
+    def _number(self, kinds: tuple[str, ...], agent: str) -> int:
+        self._chains.append((kinds, agent))
+        return len(self._chains) - 1
+
+
+class NoTrace:
+    """In place of a :class:`Trace` where tracing is off: functions stay what they are."""
+
+    def timed(self, function: Callable[P, R], kind: str, agent: str = "") -> Callable[P, R]:
+        """The function itself."""
+        return function
+
+    def waiting(self, function: Callable[P, R], kind: str, agent: str = "") -> Callable[P, R]:
+        """The function itself."""
+        return function
+
+    def follow(self, part: Any, method: str, kind: str, agent: str = "") -> None:
+        """Leave the method alone."""
+
+    def save(self) -> None:
+        """There is nothing to write."""
+
+
+def all_of(names: Sequence[str]) -> str:
+    """One name for what is done for several agents at once; empty for nobody."""
+    return f"{names[0]} .. {names[-1]}" if len(names) > 1 else "".join(names)
+
+
+def open_trace(config: Config, role: str, name: str = "") -> Trace | NoTrace:
+    """A role's trace in this process, if the run is traced; ``config.run_dir`` is set then."""
+    if not config.telemetry.trace:
+        return NoTrace()
+    assert config.run_dir is not None  # a run's configuration names its folder
+    return Trace(Path(config.run_dir) / PARTS, role, name, config.telemetry.trace_events)
+
+
+def save_or_say(trace: Trace | NoTrace) -> None:
+    """Save in a child process; what the disk refuses is said in its output, and costs nothing else."""
+    try:
+        trace.save()
+    except OSError as error:
+        print(f"the trace could not be written ({error}): make room", file=sys.stderr)
+
+
+def remove_parts(run_dir: Path) -> None:
+    """Remove the parts that an earlier run in this folder left when it was killed."""
+    manifest.remove_below(run_dir / PARTS)
+
+
+def merge(run_dir: Path) -> Path | None:
+    """Put the parts of all processes together and remove them; None where there are none.
+
+    A process that was killed has left no part, or that of its last :meth:`Trace.save`. Times are microseconds since the
+    first span of the run.
+
+    Returns:
+        RUN/trace.json: Chrome's trace event format, complete events with ``cat`` (role) and ``args`` (role, agent).
+    """
+    parts = [read_json(path) for path in sorted((run_dir / PARTS).glob("[!.]*.json"))]
+    if not parts:
+        return None
+    begin = min(start for part in parts for _, start, _ in part["spans"])
+    tracks: dict[int, int] = {}  # process -> tracks of its own so far: several roles where one process has them
+    path = run_dir / FILE
+    with manifest.written(path) as binary:
+        file = io.TextIOWrapper(binary, "utf-8")
+        file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+        for part in parts:
+            pid = part["pid"]
+            track = tracks[pid] = tracks.get(pid, 0) + 1
+            where = {"pid": pid, "tid": track}
+            name = part["name"] if sum(other["pid"] == pid for other in parts) == 1 else "main"
+            for what, text in (("process_name", name), ("thread_name", part["name"])):
+                file.write(json.dumps({"name": what, "ph": "M", **where, "args": {"name": text}}) + ",\n")
+            heads = [
+                json.dumps(
+                    {"name": kind, "cat": part["role"], "ph": "X", **where}
+                    | {"args": {"role": part["name"], "agent": agent}}
+                )[:-1]
+                for kind, agent in part["kinds"]
+            ]
+            for number, start, end in part["spans"]:
+                file.write(f'{heads[number]}, "ts": {(start - begin) / 1e3:.3f}, "dur": {(end - start) / 1e3:.3f}}},\n')
+        file.write(json.dumps({"name": "end", "ph": "M", "pid": parts[0]["pid"], "tid": 0, "args": {}}) + "\n]}\n")
+        file.detach()  # flushed, and left open for whoever opened it
+    remove_parts(run_dir)
+    return path

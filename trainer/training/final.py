@@ -1,0 +1,198 @@
+"""What comes behind the training: fresh episodes of the last and of the best policy, and the league of self-play.
+
+Both are done beside the main process, within a time of their own, and what they have brought when that is over, or when
+their process fails, is kept. A league that cannot be played costs a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from trainer.config.sections import Config
+from trainer.host.errors import RunFailed
+from trainer.roles import final_work
+from trainer.roles.evaluator import Episodes, Evaluation
+from trainer.selfplay import league
+from trainer.telemetry.rows import Row
+from trainer.training.system import System, beside
+from trainer.training.tasks import Task, TaskFailed
+
+LEAST_S = 60.0  # for the final evaluation, and for the league, however short the training was
+LONGEST_LEAGUE_S = 120.0  # unless evaluator.final_max_seconds says something else
+
+
+def finish(system: System, summary: dict[str, Any]) -> None:
+    """Final evaluation and league of a system that is closed; their figures go into ``summary``.
+
+    Raises:
+        RunFailed: the final evaluation failed too often; ``summary`` has what it had played.
+    """
+    config = system.config
+    limit_s = config.evaluator.final_max_seconds
+    trained_s = max(LEAST_S, summary["wall_s"])
+    try:
+        final_evaluation(system, summary, trained_s if limit_s is None else limit_s)
+    finally:
+        if system.pool is not None and config.evaluator.league_games:
+            _league(system, summary, min(trained_s, LONGEST_LEAGUE_S) if limit_s is None else limit_s)
+
+
+def final_evaluation(system: System, summary: dict[str, Any], seconds: float) -> None:
+    """Fresh greedy episodes of the last and of the best policy, in one world; ``eval_*`` is the best one's.
+
+    "Best" was chosen by the run's evaluations, the last policy's among them, on other episodes: its figure here is not
+    the maximum it was chosen by.
+
+    Args:
+        system: that has trained.
+        summary: takes the figures.
+        seconds: that it may take; what has been played by then is kept.
+
+    Raises:
+        RunFailed: its process failed too often.
+    """
+    config, loggers = system.config, system.loggers
+    played: dict[str, list[Episodes]] = {}
+    row: Row = dict(system.last_row)  # so that a run's last row says how it ended, all of it
+
+    def take(found: tuple[str, int, list[Episodes], bool]) -> None:
+        name, frames, episodes, ended = found
+        played[name] = episodes
+        told = {"frames": frames, **_figures(episodes)}
+        row.update({f"final_{name}_{key}": value for key, value in told.items() if value is not None})
+        if ended:
+            loggers.event(f"final evaluation, {name} policy: {in_words(config, episodes, seconds)}", role="evaluator")
+
+    task = Task(
+        "final evaluation",
+        "evaluator",
+        partial(final_work.play_episodes, config, system.players(), system.run_dir, seconds),
+        loggers.progress,
+        {"evaluation": partial(report, system), "played": take, "warning": loggers.event},
+    )
+    try:
+        beside(config, task, loggers.event)
+    except TaskFailed as error:
+        many = " and ".join(f"{len(own[0].returns)} of the {name} policy" for name, own in played.items())
+        kept = f"episodes that ended are kept, {many}" if many else "only its figures are missing"
+        text = f"{error}: the training is whole, {kept}; python -m trainer.eval {system.run_dir} plays others"
+        raise RunFailed(text, "evaluator", error.traceback, error.pid) from error
+    finally:
+        names = [plan.name for plan in system.plans]
+        summary |= figures(names if system.shared is None else names[:1], played)
+        if played:
+            loggers.write(row)
+
+
+def in_words(config: Config, played: Sequence[Episodes], seconds: float) -> str:
+    """What final episodes brought, how many there were, and why they were fewer than asked for."""
+    returns = [value for own in played for value in own.returns]
+    asked, done, cut = config.evaluator.final_episodes, len(played[0].returns), played[0].cut
+    if not returns:
+        return f"none of {asked} greedy episodes ended within {seconds:.0f} s (evaluator.final_max_seconds)"
+    text = f"return {np.mean(returns):.1f} +- {np.std(returns):.1f} over {done} greedy episodes"
+    if cut:
+        text += cut_in_words(config, done, cut, asked)
+    elif done < asked:
+        text += f" of {asked}: the time for it was up (evaluator.final_max_seconds)"
+    return text
+
+
+def cut_in_words(config: Config, done: int, cut: int, asked: int) -> str:
+    """What to say of episodes that were cut, behind how many there were."""
+    fewer = (
+        f", {asked - done} of {asked} were not played, as their environments still were in those"
+        if done < asked
+        else ""
+    )
+    return f"; {cut} of them were cut at evaluator.max_episode_steps={config.evaluator.max_episode_steps}{fewer}"
+
+
+def _figures(played: Sequence[Episodes]) -> dict[str, float | int | None]:
+    """Of one policy's episodes; None of what takes an episode that has ended."""
+    returns = [value for own in played for value in own.returns]
+    return {
+        "return_mean": float(np.mean(returns)) if returns else None,
+        "return_std": float(np.std(returns)) if returns else None,
+        "episodes": len(played[0].returns) if played else 0,
+        "cut_episodes": played[0].cut if played else 0,
+    }
+
+
+def figures(names: Sequence[str], played: dict[str, list[Episodes]]) -> dict[str, Any]:
+    """For summary.json: of the best policy, and the mean of the last one; None where no episode ended."""
+    found: dict[str, Any] = {f"eval_{key}": value for key, value in _figures(played.get("best", [])).items()}
+    last = _figures(played.get("last", []))
+    found |= {f"eval_last_{key}": last[key] for key in ("return_mean", "episodes")}
+    if len(names) > 1 and played.get("best"):
+        found["eval_return_mean_by_agent"] = {
+            name: float(np.mean(own.returns)) for name, own in zip(names, played["best"], strict=True) if own.returns
+        }
+    return found
+
+
+def report(system: System, evaluation: Evaluation) -> None:
+    """An evaluation to the loggers."""
+    best, count = ", the best so far" if evaluation.best else "", len(evaluation.returns)
+    cut = cut_in_words(system.config, count, evaluation.cut, evaluation.asked) if evaluation.cut else ""
+    system.loggers.event(
+        f"evaluation at {evaluation.frames} frames: return {evaluation.mean:.1f} +- {evaluation.std:.1f} over "
+        f"{count} greedy episodes{best}{cut}",
+        role="evaluator",
+        pid=evaluation.pid,
+    )
+    if evaluation.problem:
+        system.loggers.event(
+            f"warning: the best policy could not be kept ({evaluation.problem}): make room in {system.run_dir}",
+            role="evaluator",
+        )
+    system.loggers.write(
+        {
+            "frames": evaluation.frames,
+            "wall_s": evaluation.taken_at - system.telemetry[0].start,
+            "eval_return_mean": evaluation.mean,
+            "eval_return_std": evaluation.std,
+            "eval_episodes": count,
+            "eval_cut_episodes": evaluation.cut,
+            "eval_length_mean_frames": float(np.mean(evaluation.lengths)),
+            "eval_overestimation": evaluation.overestimation,
+            "eval_s": evaluation.seconds,
+            **{f"{name}/eval_return_mean": mean for name, mean in evaluation.by_agent.items()},
+        }
+    )
+
+
+def _league(system: System, summary: dict[str, Any], seconds: float) -> None:
+    """The league of ``evaluator.league_games`` a pair; where it cannot be played, that is told."""
+    config, run_dir, loggers = system.config, system.run_dir, system.loggers
+    asked = config.evaluator.league_games
+    task = Task(
+        "league",
+        "league",
+        partial(final_work.play_league, config, run_dir, asked, seconds),
+        loggers.progress,
+        {"warning": loggers.event},
+    )
+    try:
+        result = beside(config, task)
+    except TaskFailed as error:
+        why = error.cause or str(error)
+        loggers.event(f"warning: the league was not played ({why}); python -m trainer.league {run_dir}")
+        return
+    games = result["games_per_pair"]
+    if games < asked:
+        loggers.event(f"warning: the league stopped after {seconds:.0f} s with {games} games a pair")
+    ranked = sorted(result["players"], key=lambda player: -player["elo"])
+    text = ", ".join(league.rating_text(player) for player in ranked[:5])
+    loggers.event(
+        f"league of {len(ranked)}, {games} games a pair, Elo above random play: {text}; {run_dir / 'league.png'}"
+    )
+    elo = {player["name"]: player["elo"] for player in result["players"]}
+    summary |= {"league_games": games, "elo": elo}
+    row = {f"elo_{name}": value for name, value in elo.items() if name in ("best", "scripted")}
+    if row:
+        loggers.write({"frames": summary["frames"], "wall_s": summary["wall_s"], **row})

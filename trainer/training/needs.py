@@ -1,0 +1,46 @@
+"""What a run will take of memory and disks, from its configuration; `trainer.host.resources` compares it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from trainer.config.overrides import own_config
+from trainer.config.sections import Config
+from trainer.envs import EnvSpec
+from trainer.host.resources import Needs
+from trainer.memory.blocks import bytes_of
+from trainer.memory.boards import agent_fields, weights_fields
+from trainer.replay.streams import row_bytes
+from trainer.roles.agents import numel, streams_of, wants_values
+
+CHECKPOINT = 4  # times the weights: themselves, target, and Adam's two moments
+SHARED_AGENT = 6  # times the weights: themselves and two moments, two slots each (`trainer.shared_gradient.shared`)
+SLACK = 2**20  # control boards, counters, what a pool counts
+
+
+def needs_of(config: Config, world: Sequence[tuple[str, EnvSpec]]) -> Needs:
+    """What a run takes; each agent's network is built once for it."""
+    copies = config.schedule.num_agents if config.schedule.name == "shared_gradient" else 1
+    replay = shared = kept = weights = 0
+    for name, spec in world:
+        own = own_config(config, name)
+        streams = streams_of(own)
+        rows = row_bytes(spec, wants_values(own)) * streams.rows
+        with torch.random.fork_rng(devices=[]):
+            count = numel(own, spec)
+        weights += 4 * count
+        replay += copies * rows
+        shared += copies * bytes_of(agent_fields(streams.num_workers, streams.num_streams))
+        shared += copies * bytes_of(weights_fields(count))
+        kept += copies * (rows if config.checkpoint.replay else 0)
+        kept += copies * (config.checkpoint.keep_last + 1) * CHECKPOINT * 4 * count  # the one being written
+    shared += weights  # that the evaluator reads
+    if config.schedule.name == "shared_gradient":  # on a device, a gradient of each local agent lies there instead
+        shared += max(SHARED_AGENT, copies + 2) * weights
+    if world[0][1].against_opponents:
+        slots = config.opponents.pool_size + len(config.opponents.checkpoint_paths)
+        shared += slots * weights
+        kept += slots * weights
+    return Needs(replay, shared + SLACK, kept + 2 * weights, copies * streams.num_workers)

@@ -1,0 +1,340 @@
+"""A run from its configuration to its summary, and the training loop.
+
+The way of a transition: ``processes/collector.py`` -> ``replay.py`` -> ``processes/learner.py``; weights go back by
+``update_policy_weights_``. Everything between processes is shared memory without locks (``boards.py``, ``replay.py``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.config.compose import absolute
+from trainer.config.overrides import own_config
+from trainer.config.sections import Config, first_line, to_dict
+from trainer.envs import EnvError, EnvSpec
+from trainer.host import leftovers
+from trainer.host.errors import RunFailed, device_failure
+from trainer.host.resources import allow_open_files, check_fits, prepare_process
+from trainer.host.signals import Stopped, StopSignals
+from trainer.learning.update import NotFinite
+from trainer.reading import ReadError, read_json
+from trainer.roles.agents import streams_of
+from trainer.roles.evaluator import Evaluation
+from trainer.roles.learner import IDLE_S
+from trainer.run_folder import folder as run_folder
+from trainer.run_folder.scratch import scratch_folder
+from trainer.telemetry import plot
+from trainer.telemetry.loggers import Loggers, RunInfo, open_loggers
+from trainer.telemetry.loggers.sink import plain_value
+from trainer.telemetry.metrics import Every, EverySeconds
+from trainer.training.building import build, choose_device, describe
+from trainer.training.final import finish, report
+from trainer.training.needs import needs_of
+from trainer.training.resume import restore
+from trainer.training.saving import save
+from trainer.training.schedules import IN_ROUNDS, SCHEDULES
+from trainer.training.system import SUPERVISE_EVERY_S, System
+
+STOP_S = 2.0  # until a signal interrupts a training loop that does not look at it
+
+
+def train(config: Config, command: list[str]) -> dict[str, Any]:
+    """Train as ``config`` says and return what RUN/summary.json holds, ``stop_signal`` being the signal that ended it.
+
+    Args:
+        config: validated, with every None resolved.
+        command: the command line, for the run's folder.
+
+    Raises:
+        ConfigError, EnvError: nothing was started.
+        RunFailed: a process died, the device gave up or the loss was not finite; everything is stopped, and there is a
+            checkpoint if training had begun.
+    """
+    here, config = Path.cwd(), absolute(config)
+    leftovers.claim()
+    prepare_process()
+    allow_open_files()
+    torch.set_num_threads(config.learner.num_threads)
+    world = describe(config)
+    device = choose_device(config.learner.device)
+    with run_folder.opened(config, command, here) as (run_dir, config):
+        with scratch_folder(Path(config.replay.scratch_dir or run_dir / "scratch")) as scratch:
+            return _train_in(run_dir, scratch, config, world, device)
+
+
+def _train_in(
+    run_dir: Path, scratch: Path, config: Config, world: Sequence[tuple[str, EnvSpec]], device: torch.device
+) -> dict[str, Any]:
+    streams = [streams_of(own_config(config, name)) for name, _ in world]
+    info = RunInfo(
+        run_dir, config.env.id, config.algorithm.name, config.seed, config.budget_frames, to_dict(config),
+        streams[0].num_workers, streams[0].num_streams, str(device),
+    )  # fmt: skip
+    loggers = open_loggers(config.logger, info)
+    fresh: dict[str, Any] = {
+        "env_id": config.env.id, "algorithm": config.algorithm.name, "seed": config.seed, "preset": config.preset,
+        "status": "failed", "reason": "", "stop_signal": None, "frames": 0, "updates": 0, "wall_s": 0.0,
+        "frames_per_s": 0.0, "updates_per_s": 0.0, "eval_return_mean": None, "eval_return_std": None,
+        "eval_episodes": None,
+    }  # fmt: skip
+    start, problem = time.monotonic(), ""
+    summary = fresh | _known_before(config, run_dir)
+    with StopSignals(leftovers=scratch) as stop, run_folder.watched(run_dir) as gone:
+        try:
+            fits = check_fits(needs_of(config, world), scratch, run_dir)
+            loggers.event(f"run folder {run_dir}; {fits}")
+            for name, spec in world:
+                for note in spec.notes:
+                    loggers.event(note if len(world) == 1 else f"{note} ({name})")
+            system = build(config, run_dir, world, device, scratch, loggers, stop)
+            system.gone = gone
+            if config.resume is not None:
+                restore(system)
+                updates = sum(int(plan.board.updates[0]) for plan in system.plans)
+                summary |= {"frames": system.total_frames(), "updates": updates}
+                summary["wall_s"] = system.resumed.run.get("wall_s", 0.0)
+            _run(system, summary, fresh)
+            if gone():
+                raise RunFailed(gone())
+        except Stopped:
+            summary |= {"status": "stopped", "reason": f"signal {stop.name}", "stop_signal": stop.number}
+        except (Exception, SystemExit) as cause:  # which a user's environment raises in `sequential`
+            error: Exception = RunFailed(f"the environment ended this process: sys.exit({cause})")
+            if not isinstance(cause, SystemExit):
+                error = device_failure(cause, device) or cause
+            if gone():
+                error = RunFailed(gone())
+            summary["reason"] = first_line(error)
+            if isinstance(error, RunFailed) and error.traceback:
+                loggers.event(f"traceback of the {error.role}:\n{error.traceback}", role=error.role, pid=error.pid)
+            if error is not cause:
+                raise error from cause
+            raise
+        finally:
+            summary["total_s"] = time.monotonic() - start
+            summary = {key: plain_value(value) for key, value in summary.items()}
+            if not gone():
+                problem = _write_end(run_dir, summary, loggers)
+            loggers.close(summary)
+    if problem:
+        raise RunFailed(problem)
+    return summary
+
+
+def _known_before(config: Config, run_dir: Path) -> dict[str, Any]:
+    """What the summary of a run that goes on said of it, until more is known; it may be stopped while it starts."""
+    if config.resume is None:
+        return {}
+    try:
+        kept = read_json(run_dir / "summary.json")
+    except ReadError:  # a run that was killed has none
+        return {}
+    now = {"env_id", "algorithm", "seed", "preset", "status", "reason", "stop_signal"}
+    return {key: value for key, value in kept.items() if key not in now}
+
+
+def _write_end(run_dir: Path, summary: dict[str, Any], loggers: Loggers) -> str:
+    """The run's summary and curve; a sentence where the summary cannot be written."""
+    problem = ""
+    try:
+        run_folder.write_json(run_dir / "summary.json", summary)
+    except OSError as error:
+        problem = f"the summary could not be written ({error}): make room in {run_dir}"
+        loggers.event(f"warning: {problem}")
+    try:
+        if damaged := plot.curve(run_dir):
+            loggers.event(f"warning: {damaged}")
+    except (OSError, ReadError) as error:
+        loggers.event(f"warning: there is no curve ({error})")
+    return problem
+
+
+def _run(system: System, summary: dict[str, Any], fresh: dict[str, Any]) -> None:
+    """Start the system, train, stop it and evaluate; ``summary`` takes what is known, however that ends.
+
+    Args:
+        system: that is built.
+        summary: what is known of it before.
+        fresh: what nobody has trained or evaluated yet says.
+    """
+    stop, loop = system.stop, Loop(system)
+    try:
+        with stop.raising(after_s=0):
+            system.start()
+        summary |= fresh
+        try:
+            with stop.raising(after_s=STOP_S):
+                summary |= _train(system, loop)
+            for agent in system.agents:
+                if len(system.plans) == 1:
+                    agent.learner.check()
+        except (RunFailed, EnvError, NotFinite) as error:
+            if stop.number:  # it went to the workers too, and they were faster
+                raise Stopped from error
+            role, traceback = getattr(error, "role", "main"), getattr(error, "traceback", "")
+            pid = getattr(error, "pid", None)
+            raise RunFailed(f"{error} (checkpoints: {system.run_dir / 'checkpoints'})", role, traceback, pid) from error
+        finally:
+            summary |= _last_figures(system)
+            keep(system, loop, summary["frames"])
+    finally:
+        system.close()
+    with stop.raising(after_s=0):
+        finish(system, summary)
+    summary |= {"status": "finished"}
+
+
+class Loop:
+    """Where the training loop stands.
+
+    Args:
+        system: that it trains; a resumed one goes on from what it had kept.
+    """
+
+    def __init__(self, system: System) -> None:
+        config, self.system = system.config, system
+        self.evaluating = False  # an evaluation was not ended, and is to be made again
+        self.evaluate_every = Every(config.evaluator.every_frames)
+        self.save_every = EverySeconds(config.checkpoint.save_every_seconds)
+        self.log_every, self.supervise_every = (
+            EverySeconds(config.logger.every_seconds),
+            EverySeconds(SUPERVISE_EVERY_S),
+        )
+        self.snapshot_every = Every(config.opponents.snapshot_every_frames)
+        self.wall_s = 0.0  # of the runs that this one goes on with
+        self.whole = True  # no round is going on
+        if system.resumed.run:
+            self.load_state_dict(system.resumed.run)
+        self.start = time.monotonic() - self.wall_s
+
+    def state_dict(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {
+            "wall_s": time.monotonic() - self.start,
+            "evaluate_every": self.evaluate_every.state_dict(),
+            "snapshot_every": self.snapshot_every.state_dict(),
+            "evaluating": self.system.evaluator is not None and self.system.evaluator.busy,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.wall_s, self.evaluating = state["wall_s"], state["evaluating"]
+        self.evaluate_every.load_state_dict(state["evaluate_every"])
+        self.snapshot_every.load_state_dict(state["snapshot_every"])
+
+
+def _train(system: System, loop: Loop) -> dict[str, Any]:
+    """The training loop: a schedule collects and learns, everything else happens when its time has come."""
+    config, evaluator = system.config, system.evaluator
+    assert evaluator is not None  # the system is started
+    loop.start = time.monotonic() - loop.wall_s
+    for telemetry in system.telemetry:
+        telemetry.start = loop.start
+    system.publish()
+    begin = system.row()  # speeds are known from the next one on
+    if system.resumed.run:  # says from which frames: what was told of later ones before is told again
+        system.loggers.write(begin)
+    loop.log_every.crossed()
+    if loop.evaluating:
+        evaluator.request()
+        if (solved := _evaluated(system, loop)) is not None:
+            return solved
+    for loop.whole in SCHEDULES[config.schedule.name](system):
+        if system.stop.number and loop.whole:  # a round is ended first, unless that takes long
+            raise Stopped
+        frames = system.total_frames()
+        if loop.supervise_every.crossed():
+            system.check()
+        if loop.whole and loop.evaluate_every.crossed(frames):
+            evaluator.request()
+        if system.pool is not None and loop.snapshot_every.crossed(frames):
+            system.pool.add(system.flat(), frames)
+        if (solved := _evaluated(system, loop)) is not None:
+            return solved
+        if loop.log_every.crossed():
+            system.loggers.write(system.row())
+        if loop.whole and loop.save_every.crossed():
+            keep(system, loop, frames, may_fail=True)
+    return {"reason": "the budget is used up", "solved_s": None, "solved_frames": None}
+
+
+def _evaluated(system: System, loop: Loop) -> dict[str, Any] | None:
+    """Take an evaluation that has ended; what the summary says of it if the run may end with it.
+
+    In a schedule of rounds one that was asked for is waited for: whether there is another round may depend on nobody's
+    speed, and a run that is stopped meanwhile asks for it again with the same weights.
+    """
+    config, evaluator = system.config, system.evaluator
+    assert evaluator is not None  # the system is started
+    evaluation = evaluator.poll()
+    if config.schedule.name in IN_ROUNDS:
+        while evaluation is None and evaluator.busy and not system.stop.number:
+            if loop.supervise_every.crossed():
+                system.check()
+            time.sleep(IDLE_S)
+            evaluation = evaluator.poll()
+        if evaluation is None and evaluator.busy:
+            raise Stopped
+    if evaluation is None:
+        return None
+    report(system, evaluation)
+    if not reached(config, evaluation):
+        return None
+    return {
+        "reason": f"evaluator.stop_at_return={config.evaluator.stop_at_return:g} was reached",
+        "solved_s": evaluation.taken_at - loop.start,
+        "solved_frames": evaluation.frames,
+    }
+
+
+def keep(system: System, loop: Loop, frames: int, may_fail: bool = False) -> None:
+    """A checkpoint of now; where the disk refuses, what was there before is still there.
+
+    Args:
+        system: all of it.
+        loop: where the training loop stands.
+        frames: after which it is called; collectors may have more by then.
+        may_fail: training goes on without it.
+
+    Raises:
+        RunFailed: the disk refuses, and this was the last chance.
+    """
+    if system.gone():
+        raise RunFailed(system.gone())
+    try:
+        save(system, frames, loop.whole, loop.state_dict())
+    except OSError as error:
+        text = (
+            f"the checkpoint could not be written ({error}): make room in {system.run_dir}, the one before it is whole"
+        )
+        if not may_fail:
+            raise RunFailed(text) from error
+        system.loggers.event(f"warning: {text}; training goes on")
+
+
+def _last_figures(system: System) -> dict[str, Any]:
+    """The last row for the loggers, and what the summary takes of it."""
+    wall_s = time.monotonic() - system.telemetry[0].start
+    try:
+        row = system.row()
+    except NotFinite:  # which is what the run ends with
+        row = system.row(failed=True)
+    system.loggers.write(row)
+    system.last_row = row
+    frames, updates = int(row["frames"]), int(row["updates"])
+    return {
+        "frames": frames, "updates": updates, "wall_s": wall_s, "frames_per_s": frames / wall_s,
+        "updates_per_s": updates / wall_s, "episodes": row["episodes"], "return_mean": row["return_mean"],
+        "redrawn_rows": sum(agent.replay.redrawn for agent in system.agents),
+        "learner_restarts": sum(learner.restarts for learner in system.learners),
+    }  # fmt: skip
+
+
+def reached(config: Config, evaluation: Evaluation) -> bool:
+    """Whether the run may end with this evaluation."""
+    return config.evaluator.stop_at_return is not None and evaluation.mean >= config.evaluator.stop_at_return
