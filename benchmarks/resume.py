@@ -71,8 +71,8 @@ def run(preset: str, words: tuple[str, ...], seed: int) -> list[Row]:
     most = max(speeds[ends[0] :]) / max(speeds[: ends[0]])
     return [
         Row(
-            f"resume, {preset}, fall of the greedy return over a stop / without one",
-            fall / without, "x", 1.0, at_most=True,
+            f"resume, {preset}, fall of the greedy return over a stop, less that without one",
+            fall - without, "of return", 0.0, at_most=True,
             detail=f"{told}; mean fall {fall:.1f}, without a stop {without:.1f}; "
             f"final greedy {summary['eval_return_mean']:.1f}",
         ),

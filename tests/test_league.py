@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from trainer.algorithms import make_policy
+from trainer.commands import league as league_command
 from trainer.config.sections import Config, EnvConfig, from_yaml
 from trainer.envs.games import GAMES
 from trainer.envs.games.players import PLAYERS, random_player
 from trainer.memory.boards import flatten_parameters
-from trainer.selfplay import league
 from trainer.selfplay.league import ratings, round_robin
 from trainer.selfplay.matches import network_players, seated
 from trainer.telemetry.metrics import wilson
@@ -144,7 +144,7 @@ def test_the_command_plays_it_again_and_leaves_torn_snapshots_out(
     shutil.copytree(game_run, run)
     torn, *_ = sorted((run / "pool").glob("snapshot_*.pt"))
     torn.write_bytes(b"torn")
-    assert league.main([str(run), "--games", "12"]) == 0
+    assert league_command.main([str(run), "--games", "12"]) == 0
     out, err = capsys.readouterr()
     assert f"warning: checkpoint {torn} is torn" in err and "the league is played without it" in err
     result = json.loads((run / "league.json").read_text())
@@ -153,22 +153,22 @@ def test_the_command_plays_it_again_and_leaves_torn_snapshots_out(
     assert out.splitlines()[0].startswith("Elo above random play, 12 games a pair")
     assert len(out.splitlines()) == len(result["players"]) + 2
     first = result["wins"]
-    assert league.main([str(run), "--games", "12"]) == 0
+    assert league_command.main([str(run), "--games", "12"]) == 0
     assert json.loads((run / "league.json").read_text())["wins"] == first  # the same seed, the same games
     (run / "best" / "policy.pt").write_bytes(b"torn")
-    assert league.main([str(run)]) == 2
+    assert league_command.main([str(run)]) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: checkpoint ")
 
 
 def test_it_is_refused_without_a_game(
     small_config: Callable[..., Config], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert league.main([str(tmp_path)]) == 2
+    assert league_command.main([str(tmp_path)]) == 2
     assert "is no run's folder" in capsys.readouterr().err
     config = small_config(budget_frames=400, schedule={"name": "sequential"})
     summary = train(config, ["test"])
     assert summary["status"] == "finished" and "elo" not in summary
-    assert league.main([str(config.run_dir)]) == 2
+    assert league_command.main([str(config.run_dir)]) == 2
     assert "Counting is no turn-based game" in capsys.readouterr().err
 
 

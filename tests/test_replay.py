@@ -1,6 +1,6 @@
 """The replay's arithmetic against slow references: layout, n-step returns, frame stacks, what is drawn and how often.
 
-Streams are written here by `write`, row by row as `processes/collector.py` does, and remembered without a ring.
+Streams are written here by `write`, row by row as `trainer.roles.collector` does, and remembered without a ring.
 """
 
 from __future__ import annotations

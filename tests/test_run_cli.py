@@ -72,7 +72,8 @@ def test_help_is_printed(tmp_path: Path) -> None:
 
 def test_arguments_are_refused_before_torch_is_imported(tmp_path: Path) -> None:
     code = (
-        "import sys; from trainer.run import main; print(main(['seed=abc']), main(['learner.batch_size=4000']),"
+        "import sys; from trainer.commands.run import main;"
+        " print(main(['seed=abc']), main(['learner.batch_size=4000']),"
         " [name for name in ('torch', 'torchrl', 'tensordict', 'gymnasium', 'wandb') if name in sys.modules])"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

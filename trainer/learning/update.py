@@ -1,6 +1,6 @@
 """Batch -> loss -> optimiser -> target, for one agent or for several of one shape at once.
 
-``processes/learner.py`` says when an update is due and where the batches come from.
+`trainer.roles.learner` says when an update is due and where the batches come from.
 """
 
 from __future__ import annotations

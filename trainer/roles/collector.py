@@ -5,7 +5,7 @@ Receives: weights from each agent's weights board; orders from the control board
 Sends: rows into its own streams of each agent's replay, then their cursor; counters, episodes onto the agent's board.
 Waits for: every agent's ``frame_limit`` (async) or the control board's ``round`` (sync).
 Stops when: the control board says so; its own exception (left on the board); the parent's death.
-Started anew, it goes on behind what its predecessor published; ``collectors.py`` has closed that one's episodes.
+A worker that replaces a dead one goes on behind what that one published; its open episodes have been closed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class CollectorPlan:
         agents: whose rollouts it makes, all of them in one world.
         worker: its number, 0 .. W - 1.
         start: how many processes had this number before, in this run and in those that it resumes.
-        snapshot: where its state is kept for an exact resume; ``processes/collector.py`` writes it when asked.
+        snapshot: where its state is kept for an exact resume; `trainer.roles.collector` writes it when asked.
         exact: go on from that state.
         pool: of opponents, in self-play.
         first_env: number of its first sub-environment among those of all local agents (``shared_gradient``).

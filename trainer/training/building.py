@@ -1,4 +1,4 @@
-"""Builds the parts of a run that live in the main process; ``system.py`` starts the others."""
+"""Builds the parts of a run that live in the main process; `trainer.training.system` starts the others."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A run from its configuration to its summary, and the training loop.
 
-The way of a transition: ``processes/collector.py`` -> ``replay.py`` -> ``processes/learner.py``; weights go back by
-``update_policy_weights_``. Everything between processes is shared memory without locks (``boards.py``, ``replay.py``).
+A transition goes from `roles.collector` through `replay.streams` to `roles.learner`; weights go back by
+`update_policy_weights_`. Everything between processes is shared memory without locks (`trainer.memory`).
 """
 
 from __future__ import annotations
