@@ -33,7 +33,7 @@ def main() -> None:
         error = rng.exponential(size=BATCH)
         start = time.perf_counter()
         stream, step = sampler.draw(BATCH)
-        sampler.weights(stream, step)
+        sampler.weights(stream, step, BATCH)
         sampler.update(stream, step, error)
         seconds.append(time.perf_counter() - start)
     detail = f"median of {options.repeats}; {STREAMS} new rows adopted and dropped each time"

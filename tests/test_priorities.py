@@ -56,7 +56,6 @@ def test_the_tree_equals_a_plain_array(size: int) -> None:
         plain[index] = value
         assert np.array_equal(tree[np.arange(size)], plain)
         assert tree.total == pytest.approx(plain.sum(), rel=1e-12)
-        assert tree.smallest == (plain[plain > 0].min() if plain.any() else np.inf)
         if not plain.any():
             continue
         mass = rng.random(200) * tree.total
@@ -74,7 +73,7 @@ def test_a_mass_at_the_very_end_finds_a_leaf_that_has_any() -> None:
 def test_of_a_leaf_named_twice_the_last_value_holds() -> None:
     tree = PriorityTree(100)
     tree[np.array([3, 3, 50, 3])] = np.array([1.0, 2.0, 4.0, 8.0])
-    assert (tree.total, tree.smallest) == (12.0, 4.0)
+    assert tree.total == 12.0 and tree[np.array([3, 50])].tolist() == [8.0, 4.0]
 
 
 @pytest.mark.skipif(
@@ -134,11 +133,32 @@ def test_alpha_zero_draws_what_uniform_draws_may_and_weighs_all_alike(tmp_path: 
     sampler.update(stream, time, np.random.default_rng(0).exponential(size=len(time)))
     stream, time = sampler.draw(20_000)
     assert set(zip(stream.tolist(), time.tolist(), strict=True)) == written.startable(1)
-    assert (sampler.weights(stream, time) == 1).all()
+    assert (sampler.weights(stream, time, 20) == 1).all()
+
+
+def test_weights_of_two_batches_by_hand(tmp_path: Path) -> None:
+    """Priorities 1, 4, 16 and 4, 16, 64 at beta 1/2: a row is weighed against those of its own batch alone."""
+    written = make_streams(tmp_path, workers=1, envs=1, ring=40)
+    written.write(0, 10, np.random.default_rng(0), end=0.0)
+    _, sampler = prioritized(written, alpha=1.0, beta=0.5)
+    sampler.adopt()
+    stream, time = np.zeros(4, np.int64), np.arange(4)
+    sampler.update(stream, time, np.array([1.0, 4.0, 16.0, 64.0]))
+    two = np.array([0, 1, 2, 1, 2, 3])
+    expected = np.array([1, 1 / 2, 1 / 4] * 2, np.float32)
+    assert np.array_equal(sampler.weights(stream[0] + 0 * two, two, 3), expected)
+    assert np.array_equal(sampler.weights(np.zeros(2, np.int64), np.array([3, 3]), 1), np.ones(2, np.float32))
+    sampler.update(stream, time, np.array([1e-3, 4.0, 16.0, 64.0]))  # a row of no batch here changes none of them
+    assert np.array_equal(sampler.weights(np.zeros(3, np.int64), two[3:], 3), expected[3:])
+
+
+def test_an_example_out_of_rows_that_are_not_written_yet_has_weights_of_one(tmp_path: Path) -> None:
+    replay, _ = prioritized(make_streams(tmp_path), batch_size=8)
+    assert torch.equal(replay.example()["priority_weight"], torch.ones(8))
 
 
 def test_weights_follow_the_formula(tmp_path: Path) -> None:
-    """``(N P) ** -beta`` over its maximum, over every transition that there is."""
+    """``(N P) ** -beta`` over its maximum in the batch (Schaul et al. 2016, 3.4); N and P of every transition."""
     written = make_streams(tmp_path)
     written.write(0, 30, np.random.default_rng(0))
     written.write(1, 30, np.random.default_rng(1))
@@ -149,17 +169,22 @@ def test_weights_follow_the_formula(tmp_path: Path) -> None:
     sampler.update(stream, time, np.random.default_rng(2).exponential(size=len(pairs)))
     shares = known(sampler)
     p = np.array([shares[pair] for pair in pairs]) / sum(shares.values())
-    expected = (len(pairs) * p) ** -0.5
-    np.testing.assert_allclose(sampler.weights(stream, time), expected / expected.max(), rtol=1e-5)
+    weight = {pair: (len(pairs) * share) ** -0.5 for pair, share in zip(pairs, p, strict=True)}
+    whole = replay.batches(5)
+    assert whole["priority_weight"].shape == (5, 16) and whole["priority_weight"].dtype == torch.float32
+    largest = []
+    for i in range(5):
+        drawn = list(zip(whole["stream"][i].tolist(), whole["time"][i].tolist(), strict=True))
+        largest.append(max(weight[pair] for pair in drawn))
+        expected = [weight[pair] / largest[i] for pair in drawn]
+        np.testing.assert_allclose(whole["priority_weight"][i].numpy(), expected, rtol=1e-5)
+    assert len(set(largest)) == 5 and max(largest) < max(weight.values())  # neither the chunk's nor that of all rows
+    one = replay.sample(7)
+    drawn = list(zip(one["stream"].tolist(), one["time"].tolist(), strict=True))
+    expected = np.array([weight[pair] for pair in drawn])
+    np.testing.assert_allclose(one["priority_weight"].numpy(), expected / expected.max(), rtol=1e-5)
     sampler.beta = 0.0
-    assert (sampler.weights(stream, time) == 1).all()
-    sampler.beta = 1.0
-    batch = replay.batches(3)
-    assert batch["priority_weight"].shape == (3, 16) and batch["priority_weight"].dtype == torch.float32
-    np.testing.assert_allclose(
-        batch["priority_weight"].flatten().numpy(),
-        sampler.weights(batch["stream"].flatten().numpy(), batch["time"].flatten().numpy()),
-    )
+    assert (replay.batches(3)["priority_weight"] == 1).all()
 
 
 # ------------------------------------------------------------------ rows that come and go

@@ -101,7 +101,7 @@ class ReplayConfig:
     capacity_frames: int = number(50_000, 1, 10**10)
     # Drawn with probability in proportion to priority ** alpha; 0 is uniform.
     priority_alpha: float = number(0.5, 0.0, 10.0, (0.0, 1.0))
-    priority_beta: float = number(0.4, 0.0, 1.0)  # importance weights are (N P) ** -beta over their largest ...
+    priority_beta: float = number(0.4, 0.0, 1.0)  # importance weights are (N P) ** -beta over the batch's largest ...
     priority_beta_end: float = number(1.0, 0.0, 1.0)  # ... linearly to this over the budget
     priority_eps: float = number(1e-6, 1e-12, 1e3, (1e-9, 1.0))  # added to a TD error
     # Of a new row: the largest so far, or (dqn, apex, qrdqn) the TD error of the values that the collector acted by.

@@ -23,9 +23,9 @@ FANOUT = 16  # children of a node: a block of them is two cache lines, and a mil
 
 
 class PriorityTree:
-    """Sums and minima of non-negative priorities over nodes of ``FANOUT`` children, for whole index arrays at once.
+    """Sums of non-negative priorities over nodes of ``FANOUT`` children, for whole index arrays at once.
 
-    Interface of TorchRL's SumSegmentTree. A node is always summed up anew from its children, so that rounding does not
+    Interface of TorchRL's SumSegmentTree. A node is always the sum of all its children, so that rounding errors do not
     add up over a run.
 
     Args:
@@ -39,7 +39,6 @@ class PriorityTree:
         padded = [-(-n // FANOUT) * FANOUT for n in sizes]
         self.size = size
         self._sums = [np.zeros(n) for n in padded]  # leaves first, the root last
-        self._minima = [np.full(n, np.inf) for n in padded]  # of what is above 0
 
     def __getitem__(self, index: np.ndarray) -> np.ndarray:
         """Priorities float64 of leaves int64, of any shape."""
@@ -48,24 +47,16 @@ class PriorityTree:
     def __setitem__(self, index: np.ndarray, priority: np.ndarray | float) -> None:
         """Set leaves int64 [n]; of one that is named twice the last value holds."""
         self._sums[0][index] = priority
-        leaf = self._sums[0][index]
-        self._minima[0][index] = np.where(leaf > 0, leaf, np.inf)
         for level in range(1, len(self._sums)):
             index = index // FANOUT
             if level > 1:  # above it many children share a parent
                 index = np.unique(index)
             self._sums[level][index] = self._sums[level - 1].reshape(-1, FANOUT)[index].sum(1)
-            self._minima[level][index] = self._minima[level - 1].reshape(-1, FANOUT)[index].min(1)
 
     @property
     def total(self) -> float:
         """Sum of all leaves."""
         return float(self._sums[-1][0])
-
-    @property
-    def smallest(self) -> float:
-        """Least leaf above 0; infinite if there is none."""
-        return float(self._minima[-1][0])
 
     def scan_lower_bound(self, mass: np.ndarray) -> np.ndarray:
         """For each ``mass`` float64 [n] in [0, total) the first leaf up to which the sum is above it, int64 [n]."""
@@ -159,13 +150,23 @@ class PrioritizedStreamSampler(Sampler):
         """As :meth:`StreamSampler.intact`."""
         return self.uniform.intact(stream, time)
 
-    def weights(self, stream: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """Importance weights float32 [n]: ``(N P) ** -beta`` over the largest of all (Schaul et al. 2016, 3.4)."""
-        smallest = self.tree.smallest
-        if not np.isfinite(smallest):
-            return np.ones(len(time), np.float32)
-        leaf = self.tree[self.streams.index(stream, time)]
-        return ((np.maximum(leaf, smallest) / smallest) ** -self.beta).astype(np.float32)
+    def weights(self, stream: np.ndarray, time: np.ndarray, batch_size: int) -> np.ndarray:
+        """Importance weights ``(N P) ** -beta``, each over the largest of its batch (Schaul et al. 2016, section 3.4).
+
+        Over the largest of all rows, the weights of every batch would shrink as training goes on: one row that is
+        hardly ever drawn scales all others down. Dopamine and dqn_zoo divide by the batch's largest too.
+
+        Args:
+            stream: of the transitions drawn, int64 [n], one batch behind the other.
+            time: likewise.
+            batch_size: B; n is a multiple of it.
+
+        Returns:
+            float32 [n], in (0, 1]; the largest of each batch is 1.
+        """
+        leaf = self.tree[self.streams.index(stream, time)].reshape(-1, batch_size)
+        leaf = np.maximum(leaf, np.finfo(float).tiny)  # all are 0 in an example out of rows that are not written yet
+        return ((leaf / leaf.min(1, keepdims=True)) ** -self.beta).ravel().astype(np.float32)
 
     def update(self, stream: np.ndarray, time: np.ndarray, error: np.ndarray) -> None:
         """New TD errors float [n] of transitions drawn before; those that were let go of meanwhile are left out."""
@@ -180,7 +181,7 @@ class PrioritizedStreamSampler(Sampler):
     def sample(self, storage, batch_size: int) -> tuple[Tensor, dict]:
         """TorchRL's interface: rows of the storage, the pairs they stand for, and their weights."""
         stream, time = self.draw(batch_size)
-        info = {"stream": stream, "time": time, "priority_weight": self.weights(stream, time)}
+        info = {"stream": stream, "time": time, "priority_weight": self.weights(stream, time, batch_size)}
         return torch.from_numpy(self.streams.index(stream, time)), {k: torch.from_numpy(v) for k, v in info.items()}
 
     def figures(self) -> dict[str, float]:

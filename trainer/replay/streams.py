@@ -290,19 +290,19 @@ class StreamReplay(TensorDictReplayBuffer):
         ``priority_weight`` float32 [] of prioritized draws, and with n > 1 ``steps_to_next_obs`` int64 [1]. The tensors
         are overwritten by the next call.
         """
-        whole = self._gather(count * self._batch_size)
+        whole = self._gather(count * self._batch_size, self._batch_size)
         return {key: tensor.view(count, self._batch_size, *tensor.shape[1:]) for key, tensor in whole.items()}
 
     def example(self) -> Batch:
         """A batch [B, ...] of the form that :meth:`batches` gives, out of rows that need not be written yet."""
         start = np.zeros(self._batch_size, np.int64)
-        return self._weighted(self._read(start, start), start, start)
+        return self._weighted(self._read(start, start), start, start, self._batch_size)
 
     def sample(self, batch_size: int | None = None, return_info: bool = False):
         """TorchRL's interface: one batch as a TensorDict [B] with keys as in :meth:`batches`."""
         size = batch_size or self._batch_size
         own, self._buffers = self._buffers, {}  # a caller of this interface keeps what it gets
-        sample = to_tensordict(self._gather(size), size)
+        sample = to_tensordict(self._gather(size, size), size)
         self._buffers = own
         return (sample, {}) if return_info else sample
 
@@ -318,9 +318,9 @@ class StreamReplay(TensorDictReplayBuffer):
             self._sampler.update(*parts)
             self._returned.clear()
 
-    def _weighted(self, batch: Batch, stream: np.ndarray, time: np.ndarray) -> Batch:
+    def _weighted(self, batch: Batch, stream: np.ndarray, time: np.ndarray, batch_size: int) -> Batch:
         if self._sampler.prioritized:
-            batch["priority_weight"] = torch.from_numpy(self._sampler.weights(stream, time))
+            batch["priority_weight"] = torch.from_numpy(self._sampler.weights(stream, time, batch_size))
         return batch
 
     def first_priorities(self, stream: np.ndarray, time: np.ndarray, priority: FirstPriority) -> np.ndarray:
@@ -341,14 +341,14 @@ class StreamReplay(TensorDictReplayBuffer):
         values = (self.gamma**steps * going_on, following, self._columns["value_taken"][rows])
         return priority(returns[:, 0], *map(torch.from_numpy, values)).double().numpy()
 
-    def _gather(self, count: int) -> Batch:
+    def _gather(self, count: int, batch_size: int) -> Batch:
         self.take_priorities()
         stream, time = self._draw_starts(count)
         while True:
             batch = self._read(stream, time)
             bad = np.flatnonzero(~self._sampler.intact(stream, time))
             if not len(bad):
-                return self._weighted(batch, stream, time)
+                return self._weighted(batch, stream, time, batch_size)
             self.redrawn += len(bad)
             stream[bad], time[bad] = self._draw_starts(len(bad))
 
