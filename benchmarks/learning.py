@@ -72,6 +72,10 @@ CHANGES = (
         "594b125", "values begin at 0, no more in the middle of the support", ("c51", "rainbow"),
         ("CartPole-v1", "Acrobot-v1", "MountainCar-v0"),  # the others' supports are symmetric about 0
     ),
+    Change(
+        "a289965", "importance weights are divided by the largest of their batch, no more by that of all rows",
+        ("rainbow",),
+    ),
 )  # fmt: skip
 
 
