@@ -26,6 +26,7 @@ from trainer.host.errors import RunFailed
 from trainer.host.seeds import SEEDS_PER_RUN
 from trainer.run_folder import checkpoint, manifest
 from trainer.run_folder import folder as run_folder
+from trainer.training.system import snapshot_path
 from trainer.training.train import train
 
 ROOT = Path(__file__).parent.parent
@@ -168,6 +169,18 @@ def test_rounds_of_an_environment_that_cannot_go_on_begin_new_episodes(small_con
     log = (folder / "log.txt").read_text()
     assert "warning: MinAtar/Breakout-v1 showed another observation when its episodes were played again" in log
     assert "so this run will not be bit-identical to one that was not stopped" in log
+
+
+def test_workers_whose_state_an_older_version_kept_begin_new_episodes(small_config: Callable[..., Config]) -> None:
+    """A snapshot without the state of the global generators, as it was before they were kept."""
+    config = small_config(budget_frames=1_000, schedule={"name": "sequential"})
+    folder = Path(str(config.run_dir))
+    train(config, ["first"])
+    path = snapshot_path(folder, 0)
+    checkpoint.write_aside({k: v for k, v in checkpoint.load(path).items() if k != "generators"}, path)
+    assert go_on(config, budget_frames=2_000)["status"] == "finished"
+    log = (folder / "log.txt").read_text()
+    assert "goes on after" in log and "an older version of the trainer kept less of it" in log
 
 
 def best(folder: Path) -> float:

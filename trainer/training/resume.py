@@ -27,7 +27,7 @@ from trainer.training.tasks import Task, TaskFailed
 
 OF_AGENT = ("frames", "frames_of_workers", "learner", "limiter", "sampler", "replay")
 OF_SHARED = ("frames", "shared", "whole")
-OF_WORKER = ("number", "world", "seats", "noise")
+OF_WORKER = ("number", "world", "seats", "noise", "opponents", "generators")
 # What the parts raise over the state of another network, environment or kind.
 OTHER = (ValueError, RuntimeError, LookupError, TypeError, AttributeError)
 
@@ -58,7 +58,8 @@ def restore(system: System) -> None:
     if system.config.schedule.name != "async" and not exact and system.total_frames():
         loggers.event(
             "the workers begin new episodes, so this run will not be bit-identical to one that was not stopped: it was "
-            "stopped within a round, its workers are others now, or its environment cannot tell its state"
+            "stopped within a round, its workers are others now, its environment cannot tell its state, or an "
+            "older version of the trainer kept less of it"
         )
     kept = run.get("run", {})
     for plan, telemetry in zip(system.plans, system.telemetry, strict=True):
