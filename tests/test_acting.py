@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.acting.exploration import Explorer, FrameStacks, apex_ladder, greedy_policy, linear_epsilon
+from trainer.acting.exploration import EpsilonGreedy, apex_ladder, linear_epsilon
+from trainer.acting.policies import greedy_policy
+from trainer.acting.stacks import FrameStacks
 from trainer.config.sections import AlgorithmConfig, CollectorConfig
 from trainer.envs import EnvSpec, Leaf
 from trainer.networks.q_network import QNetwork
@@ -83,7 +85,7 @@ def test_a_recorded_policy_acts_as_the_network_and_follows_new_weights():
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.5, 1.0])
 def test_exploration_is_as_frequent_as_epsilon_says_and_uniform_over_legal_actions(epsilon, masked):
     n, actions, steps = 16, 5, 3_000
-    rng, explorer = np.random.default_rng(2), Explorer(n, actions, seed=[7, 3])
+    rng, explorer = np.random.default_rng(2), EpsilonGreedy(n, actions, seed=[7, 3])
     mask = random_mask(rng, n, actions) if masked else np.ones((n, actions), bool)
     best = mask.argmax(1)
     counts = np.zeros((n, actions))
@@ -100,7 +102,7 @@ def test_exploration_is_as_frequent_as_epsilon_says_and_uniform_over_legal_actio
 
 def test_exploration_never_takes_an_illegal_action():
     n, actions = 32, 6
-    rng, explorer = np.random.default_rng(3), Explorer(n, actions, seed=0)
+    rng, explorer = np.random.default_rng(3), EpsilonGreedy(n, actions, seed=0)
     for _ in range(2_000):
         mask = random_mask(rng, n, actions)
         action = explorer(mask.argmax(1), rng.random(n), mask)
@@ -108,7 +110,7 @@ def test_exploration_never_takes_an_illegal_action():
 
 
 def test_every_environment_has_its_own_epsilon():
-    explorer, steps = Explorer(3, 2, seed=1), 4_000
+    explorer, steps = EpsilonGreedy(3, 2, seed=1), 4_000
     epsilon, other = np.array([0.0, 0.4, 1.0]), np.zeros(3)
     for _ in range(steps):
         other += explorer(np.zeros(3, np.int64), epsilon, None)
@@ -119,7 +121,7 @@ def test_every_environment_has_its_own_epsilon():
 def test_exploration_is_the_same_from_the_same_seed():
     runs = []
     for seed in ([1, 0], [1, 0], [1, 1]):
-        explorer = Explorer(8, 4, seed)
+        explorer = EpsilonGreedy(8, 4, seed)
         runs.append([explorer(np.zeros(8, np.int64), 0.5, None).tolist() for _ in range(300)])
     assert runs[0] == runs[1] and runs[0] != runs[2]
 

@@ -19,7 +19,8 @@ import torch
 import torch.multiprocessing as mp
 
 from trainer import envs
-from trainer.acting.exploration import Crew, greedy_policy
+from trainer.acting.multi_agent import AgentPolicies
+from trainer.acting.policies import greedy_policy
 from trainer.algorithms import ALGORITHMS
 from trainer.config.overrides import own_config
 from trainer.config.sections import AlgorithmConfig, Config, ConfigError, LearnerConfig
@@ -133,27 +134,28 @@ def test_one_agents_nan_stops_its_own_learning_in_a_stack_and_nobody_elses() -> 
 
 @pytest.mark.parametrize("noisy", [False, True])
 @pytest.mark.parametrize("name", ["dqn", "iqn", "c51"])
-def test_a_crew_acts_as_its_networks_do_one_by_one(name: str, noisy: bool) -> None:
+def test_several_agents_act_as_their_networks_do_one_by_one(name: str, noisy: bool) -> None:
     rng, count, n = np.random.default_rng(0), 4, 7
     algorithm = AlgorithmConfig(name=name, hidden_sizes=[16, 16], dueling=True, noisy=noisy, v_min=0, v_max=5)
-    policies = [ALGORITHMS[name](algorithm, LearnerConfig(), VECTOR).policy for _ in range(count)]
-    networks = [policy.module[0].module for policy in policies]
-    flats = [flatten_parameters(policy) for policy in policies]
+    actors = [ALGORITHMS[name](algorithm, LearnerConfig(), VECTOR).policy for _ in range(count)]
+    networks = [actor.module[0].module for actor in actors]
+    flats = [flatten_parameters(actor) for actor in actors]
     seen = [([rng.random((n, 6), np.float32)], rng.random((n, 3)) < 0.8) for _ in range(count)]
     for _, mask in seen:
         mask[:, 0] = True
     seeds = [[1, agent] for agent in range(count)]
     one_by_one = [greedy_policy(net, *own, seed) for net, own, seed in zip(networks, seen, seeds, strict=True)]
-    crew = Crew(networks, flats, [0, 0, 1, 0], seen, seeds)  # agent 2 is of another kind: it has a pass of its own
+    shapes = [0, 0, 1, 0]  # agent 2 is of another kind: it has a pass of its own
+    policies = AgentPolicies(networks, flats, shapes, seen, seeds)
     with torch.inference_mode():
         for _ in range(3):
-            for policy, own, (action, values) in zip(one_by_one, seen, crew.act(seen), strict=True):
+            for policy, own, (action, values) in zip(one_by_one, seen, policies.act(seen), strict=True):
                 expected_action, expected = policy(*own)
                 assert np.array_equal(action, expected_action)
                 np.testing.assert_allclose(values, expected, atol=1e-5)
-        old = crew.act(seen)[0][1].copy()
-        crew.flats[0].mul_(0.5)  # new weights reach the stack by the agent's own flat tensor
-        assert not np.allclose(crew.act(seen)[0][1], old) and crew.flats[0].data_ptr() != flats[0].data_ptr()
+        old = policies.act(seen)[0][1].copy()
+        policies.weights[0].mul_(0.5)  # new weights reach the stack by the agent's own flat tensor
+        assert not np.allclose(policies.act(seen)[0][1], old) and policies.weights[0].data_ptr() != flats[0].data_ptr()
 
 
 # ------------------------------------------------------------------ the replay of each

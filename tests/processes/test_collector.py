@@ -169,7 +169,7 @@ def test_newest_weights_are_acted_by(small_config: Callable[..., Config], tmp_pa
     greedy = {"num_workers": 1, "envs_per_worker": 4, "epsilon_start": 0.0, "epsilon_end": 0.0}
     config = small_config(env={"kwargs": {"num_actions": 3}}, collector=greedy)
     rollout, rows, board = rollout_of(config, tmp_path)
-    scheme = WeightsBoard(rollout.crew.flats[0].numel())
+    scheme = WeightsBoard(rollout.policies.weights[0].numel())
     rollout.seats[0].reader = scheme.reader()
     board.frame_limit[0] = 10**9
     network = make_policy(config, rollout.world.specs[0]).module[0].module

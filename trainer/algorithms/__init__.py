@@ -3,6 +3,7 @@
 ``rainbow`` and ``apex`` are sets of options of ``c51`` and ``dqn``: see configs/algorithm/.
 """
 
+import torch
 from torchrl.modules import QValueActor
 
 from trainer.algorithms import c51, dqn, iqn, munchausen, qrdqn
@@ -24,5 +25,9 @@ __all__ = ["ALGORITHMS", "Algorithm", "make_policy"]
 
 
 def make_policy(config: Config, spec: EnvSpec) -> QValueActor:
-    """The actor that a worker acts by, on the CPU, with weights to be replaced by the board's."""
-    return ALGORITHMS[config.algorithm.name](config.algorithm, config.learner, spec).policy
+    """The actor that a worker acts by, on the CPU, with weights to be replaced by published ones.
+
+    It draws its first weights without touching torch's global generator, which environments and updates draw from.
+    """
+    with torch.random.fork_rng(devices=[]):
+        return ALGORITHMS[config.algorithm.name](config.algorithm, config.learner, spec).policy

@@ -27,7 +27,7 @@ from tensordict.nn import TensorDictModule
 from torchrl.collectors import Collector
 
 from trainer import envs
-from trainer.acting.exploration import Crew
+from trainer.acting.multi_agent import AgentPolicies
 from trainer.algorithms import make_policy
 from trainer.config.sections import Config
 from trainer.envs import life
@@ -114,7 +114,7 @@ class Rollout:
         observations = world.reset(first_seed(plan))
         for seat, observation, present in zip(self.seats, observations, world.present, strict=True):
             seat.begin(observation, present)
-        self.crew = Crew(
+        self.policies = AgentPolicies(
             [policy.module[0].module for policy in policies],
             [flatten_parameters(policy) for policy in policies],
             [shape_key(agent) for agent in plan.agents],
@@ -134,7 +134,7 @@ class Rollout:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the worker stands between two rounds; ``world`` is None where the environment cannot tell."""
-        assert self.crew.noise is not None
+        assert self.policies.noise is not None
         with self._own_generators():
             generators = seeds.global_state()
         return {
@@ -142,7 +142,7 @@ class Rollout:
             "world": self.world.state() if hasattr(self.world, "state") else None,
             "opponents": None if self.pool is None else self.world.opponents.state_dict(),
             "seats": [seat.state_dict() for seat in self.seats],
-            "noise": [rng.bit_generator.state for rng in self.crew.noise],
+            "noise": [rng.bit_generator.state for rng in self.policies.noise],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -151,7 +151,7 @@ class Rollout:
         Raises:
             ValueError: the environment went another way.
         """
-        assert self.crew.noise is not None
+        assert self.policies.noise is not None
         for seat, own in zip(self.seats, state["seats"], strict=True):
             seat.load_state_dict(own)
         observations = self.world.set_state(
@@ -161,7 +161,7 @@ class Rollout:
             seat.observation = observation
         if self.pool is not None:
             self.world.opponents.load_state_dict(state["opponents"])
-        for rng, own in zip(self.crew.noise, state["noise"], strict=True):
+        for rng, own in zip(self.policies.noise, state["noise"], strict=True):
             rng.bit_generator.state = own
         with self._own_generators():
             seeds.set_global_state(state["generators"])
@@ -208,7 +208,7 @@ class Rollout:
             seat.write_seen()
 
     def _choose(self, frames: Sequence[int]) -> list[np.ndarray]:
-        chosen = self.crew.act(
+        chosen = self.policies.act(
             [(seat.stacks.seen(seat.observation), seat.observation.get("action_mask")) for seat in self.seats]
         )
         return [
@@ -224,7 +224,7 @@ class Rollout:
 
     def pull(self) -> None:
         """The newest complete weights of every agent."""
-        for seat, flat in zip(self.seats, self.crew.flats, strict=True):
+        for seat, flat in zip(self.seats, self.policies.weights, strict=True):
             seat.board.version[self.worker] = seat.reader.pull(flat)
 
     @torch.inference_mode()

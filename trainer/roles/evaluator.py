@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from trainer import envs
-from trainer.acting.exploration import FrameStacks, Policy, greedy_policy
+from trainer.acting.policies import Policy, greedy_policy
+from trainer.acting.stacks import FrameStacks
 from trainer.algorithms import make_policy
 from trainer.algorithms.targets import unrescale
 from trainer.config.sections import Config

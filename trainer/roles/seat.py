@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainer.acting.exploration import Explorer, FrameStacks, apex_ladder, linear_epsilon
+from trainer.acting.exploration import EXPLORATIONS, EpsilonGreedy
+from trainer.acting.stacks import FrameStacks
 from trainer.envs.world import Observation, Step
 from trainer.host import seeds
 from trainer.memory.boards import WeightsReader
@@ -31,12 +32,9 @@ class Seat:
         self.cursor = self.board.cursor[own]
         self.time = int(self.cursor[0])
         self.reader: WeightsReader = plan.weights.reader()
-        self.explorer = Explorer(n, plan.spec.num_actions, seeds.of_exploration(plan.seed, worker, start))
-        self.ladder = (
-            apex_ladder(self.config, plan.streams.num_streams)[own] if self.config.exploration == "apex" else None
-        )
-        self.noisy = plan.config.algorithm.noisy  # explores in place of epsilon
-        self.board.epsilon[worker] = 0.0 if self.ladder is None or self.noisy else self.ladder.mean()
+        self.explorer = EpsilonGreedy(n, plan.spec.num_actions, seeds.of_exploration(plan.seed, worker, start))
+        self.epsilon = EXPLORATIONS[self.config.exploration](self.config, plan.streams.num_streams, own)
+        self.noisy = plan.config.algorithm.noisy  # noise explores in place of epsilon
         self.stacks = FrameStacks(plan.spec, n)
         self.observation: Observation = {}
         self.present = np.ones(n, bool)  # whether the row to be written starts a transition
@@ -88,13 +86,8 @@ class Seat:
         """
         rows, i = self.rows, self.time % self.ring
         if not self.noisy:
-            mask = self.observation.get("action_mask")
-            if self.ladder is not None:
-                action = self.explorer(action, self.ladder, mask)
-            else:
-                epsilon = linear_epsilon(self.config, frames)
-                self.board.epsilon[self.worker] = epsilon
-                action = self.explorer(action, epsilon, mask)
+            rates, self.board.epsilon[self.worker] = self.epsilon(frames)
+            action = self.explorer(action, rates, self.observation.get("action_mask"))
         if self.given is not None:
             action = np.where(self.given >= 0, self.given, action)
             self.counted = self.given < 0  # the world may change it in place

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from trainer import envs
-from trainer.acting.exploration import stacked_policy
+from trainer.acting.multi_agent import stacked_policy
 from trainer.algorithms import make_policy
 from trainer.config.sections import Config, ConfigError
 from trainer.envs import EnvSpec
@@ -62,8 +62,7 @@ def network_players(config: Config, spec: EnvSpec, flats: Tensor, block: int = B
         block: positions of each that a pass takes; more are taken in several passes.
     """
     count = len(flats)
-    with torch.random.fork_rng(devices=[]):
-        network = make_policy(config, spec).module[0].module
+    network = make_policy(config, spec).module[0].module
     seen = [np.zeros((count, block, *leaf.shape), leaf.dtype) for leaf in spec.leaves]
     mask = np.ones((count, block, spec.num_actions), bool)
     policy = stacked_policy([network] * count, flats, seen, mask)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainer.acting.exploration import Policy, stacked_policy
-from trainer.algorithms import ALGORITHMS
+from trainer.acting.multi_agent import stacked_policy
+from trainer.acting.policies import Policy
+from trainer.algorithms import make_policy
 from trainer.config.sections import Config
 from trainer.envs import EnvSpec
 from trainer.envs.games.players import Player, random_player
@@ -46,9 +47,7 @@ class PoolOpponents:
         if config.opponents.scripted or config.opponents.scripted_end:
             self._players[SCRIPTED] = scripted(config.env)
         count = config.opponents.active + 1
-        algorithm = ALGORITHMS[config.algorithm.name]
-        with torch.random.fork_rng(devices=[]):
-            actors = [algorithm(config.algorithm, config.learner, spec).policy for _ in range(count)]
+        actors = [make_policy(config, spec) for _ in range(count)]
         self._members = torch.zeros(count, pool.weights.shape[1])  # first the newest weights
         self._slots = np.full(count, -1)  # of the pool, that each member holds
         self._versions = np.zeros(count, np.int64)  # of it: the slot may hold another snapshot by now

@@ -284,8 +284,7 @@ def collector_arguments(plans: list[CollectorPlan], board: ControlBoard) -> dict
     agents = plans[0].agents
     first = agents[0]
     policy_factory = partial(make_policy, first.config, first.spec)
-    with torch.random.fork_rng(devices=[]):
-        policy = policy_factory()  # not the learner's: TorchRL moves what it gets into shared memory
+    policy = policy_factory()  # not the learner's: TorchRL moves what it gets into shared memory
     buffer = TensorDictReplayBuffer(storage=first.storage, batch_size=first.config.learner.batch_size, shared=True)
     own = [dataclasses.replace(plan, agents=tuple(without_scheme(agent) for agent in agents)) for plan in plans]
     return {

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from trainer.config.overrides import own_config
 from trainer.config.sections import Config
 from trainer.envs import EnvSpec
@@ -28,8 +26,7 @@ def needs_of(config: Config, world: Sequence[tuple[str, EnvSpec]]) -> Needs:
         own = own_config(config, name)
         streams = streams_of(own)
         rows = row_bytes(spec, wants_values(own)) * streams.rows
-        with torch.random.fork_rng(devices=[]):
-            count = numel(own, spec)
+        count = numel(own, spec)
         weights += 4 * count
         replay += copies * rows
         shared += copies * bytes_of(agent_fields(streams.num_workers, streams.num_streams))

@@ -1,0 +1,127 @@
+"""The policies of several agents: those whose networks are alike act in one forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from trainer.acting.exploration import Seed, noise_of
+from trainer.acting.policies import Greedy, Policy, greedy_policy
+from trainer.memory.boards import ordered_tensors
+from trainer.networks.q_network import let_stack
+from trainer.networks.scripting import script
+
+Seen = tuple[list[np.ndarray], np.ndarray | None]  # leaves, legal actions where there are masks
+
+
+def stacked_policy(
+    networks: Sequence[nn.Module], weights: Tensor, seen: list[np.ndarray], mask: np.ndarray | None,
+    seeds: Sequence[Seed] | None = None,
+) -> Policy:  # fmt: skip
+    """As :func:`greedy_policy` for several networks of one shape in one pass; every array has a first axis [A].
+
+    Args:
+        networks: A of them.
+        weights: float32 [A, numel], theirs in the boards' order; read in every call.
+        seen: an example of the leaves, [A, N, ...].
+        mask: an example of the legal actions, bool [A, N, num_actions], or None.
+        seeds: of each one's noise; None: mean weights act.
+    """
+    network, count = networks[0], len(networks)
+    let_stack(network)
+    drawing = [noise_of(network, seed) for seed in seeds or ()]
+    noise = [draw for draw in drawing if draw is not None]  # of every agent, or of none
+    for one in networks:
+        one.train(bool(noise))
+    parameters, offset = {}, 0
+    for name, leaf in ordered_tensors(network):
+        size = leaf.numel()
+        parameters[name] = weights[:, offset : offset + size].view(count, *leaf.shape)
+        offset += size
+    module = Greedy(network, mask is not None, bool(noise))
+    names = [f"network.{name}" for name in parameters]
+
+    def act(*tensors: Tensor) -> tuple[Tensor, Tensor]:
+        named = dict(zip(names, tensors[: len(names)], strict=True))
+        return torch.func.functional_call(module, named, tensors[len(names) :])
+
+    def inputs(seen: list[np.ndarray], mask: np.ndarray | None) -> list[Tensor]:
+        drawn = [np.stack([draw() for draw in noise])] if noise else []
+        arrays = [torch.from_numpy(array) for array in [*seen, *([] if mask is None else [mask]), *drawn]]
+        return [*parameters.values(), *arrays]
+
+    with torch.no_grad():
+        example = inputs(seen, mask)
+        recorded = script(make_fx(torch.vmap(act))(*example), example).forward
+
+    def policy(seen: list[np.ndarray], mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        action, values = recorded(*inputs(seen, mask))
+        return action.numpy(), values.detach().numpy()
+
+    return policy
+
+
+class AgentPolicies:
+    """Greedy actions of several agents: one pass for those whose networks are alike.
+
+    Args:
+        networks: of each agent.
+        weights: of each agent, float32 [numel], of which the network's parameters are views.
+        shapes: equal for agents whose networks may be stacked.
+        examples: leaves and mask of each.
+        seeds: of each one's noise; None: mean weights act.
+
+    Attributes:
+        weights: of each agent, float32 [numel], to be written for new weights: those that were given, or where several
+            networks are alike, rows of their stack.
+        noise: the generator of each one's noise; None: mean weights act.
+    """
+
+    def __init__(
+        self,
+        networks: Sequence[nn.Module],
+        weights: Sequence[Tensor],
+        shapes: Sequence[Any],
+        examples: Sequence[Seen],
+        seeds: Sequence[int | list[int]] | None = None,
+    ) -> None:
+        self.weights = list(weights)
+        self.noise = None if seeds is None else [np.random.default_rng(seed) for seed in seeds]
+        self._groups: list[tuple[list[int], Policy]] = []
+        for shape in dict.fromkeys(shapes):
+            members = [agent for agent, its_shape in enumerate(shapes) if its_shape == shape]
+            generators = None if self.noise is None else [self.noise[agent] for agent in members]
+            if len(members) == 1:
+                seen, mask = examples[members[0]]
+                seed = None if generators is None else generators[0]
+                policy = greedy_policy(networks[members[0]], seen, mask, seed)
+            else:
+                stack = torch.stack([weights[agent] for agent in members])
+                for row, agent in zip(stack, members, strict=True):
+                    self.weights[agent] = row
+                arrays = _stack([examples[agent] for agent in members])
+                policy = stacked_policy([networks[agent] for agent in members], stack, *arrays, generators)
+            self._groups.append((members, policy))
+
+    def act(self, seen: Sequence[Seen]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Greedy actions int64 [N] and values float32 [N, num_actions] of each agent."""
+        chosen: list[Any] = [None] * len(seen)
+        for members, policy in self._groups:
+            if len(members) == 1:
+                chosen[members[0]] = policy(*seen[members[0]])
+            else:
+                actions, values = policy(*_stack([seen[agent] for agent in members]))
+                for agent, action, value in zip(members, actions, values, strict=True):
+                    chosen[agent] = (action, value)
+        return chosen
+
+
+def _stack(several: Sequence[Seen]) -> Seen:
+    leaves = [np.stack(arrays) for arrays in zip(*[seen for seen, _ in several], strict=True)]
+    masks = [mask for _, mask in several if mask is not None]
+    return leaves, np.stack(masks) if masks else None
