@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from trainer.config.run_files import RunFolder
 from trainer.reading import read_jsonl
 from trainer.telemetry import rows
 
@@ -93,8 +94,10 @@ def run(tmp_path: Path) -> Callable[..., Ended]:
             command(*arguments, module=module), cwd=cwd or tmp_path, env=environment(**variables), capture_output=True,
             text=True, timeout=timeout, errors="replace",
         )  # fmt: skip
-        if (run_dir / rows.FILE).is_file():  # whatever the test is about, its figures are those that are declared
-            keys = {key for row in read_jsonl(run_dir / rows.FILE)[0] for key in row}
+        if (
+            RunFolder(run_dir).metrics
+        ).is_file():  # whatever the test is about, its figures are those that are declared
+            keys = {key for row in read_jsonl(RunFolder(run_dir).metrics)[0] for key in row}
             assert [key for key in sorted(keys) if rows.declared(key) is None] == []
         return Ended(done.returncode, done.stdout, done.stderr, run_dir)
 

@@ -9,6 +9,7 @@ import torch
 
 from trainer import envs
 from trainer.config.overrides import own_config
+from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config, ConfigError, from_yaml
 from trainer.roles.evaluator import Players
 from trainer.run_folder.checkpoint import policy_weights
@@ -37,9 +38,9 @@ def open_run(run_dir: Path, policy: str) -> tuple[Config, Players]:
         ConfigError, ReadError, EnvError: in one sentence, what is missing.
     """
     torch.set_num_threads(1)
-    if not (run_dir / "config.yaml").is_file():
+    if not RunFolder(run_dir).config.is_file():
         raise ConfigError(f"{run_dir} is no run's folder: it has no config.yaml")
-    config = from_yaml(run_dir / "config.yaml")
+    config = from_yaml(RunFolder(run_dir).config)
     loaded = Players([(own_config(config, name), spec) for name, spec in envs.describe_world(config.env)])
     loaded.load(policy_weights(run_dir / POLICIES[policy], loaded.flat.numel()))
     return config, loaded

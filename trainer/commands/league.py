@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from trainer.commands.finished import from_here
+from trainer.config.run_files import RunFolder
 from trainer.config.sections import ConfigError, from_yaml
 from trainer.envs import EnvError
 from trainer.reading import ReadError
@@ -29,9 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--games {options.games} must be at least 1")
     torch.set_num_threads(1)
     try:
-        if not (options.run / "config.yaml").is_file():
+        if not RunFolder(options.run).config.is_file():
             raise ConfigError(f"{options.run} is no run's folder: it has no config.yaml")
-        config = from_yaml(options.run / "config.yaml")
+        config = from_yaml(RunFolder(options.run).config)
         warn = lambda text: print(text, file=sys.stderr)  # noqa: E731
         result = league(config, options.run, options.games, warn, seed=options.seed)
     except (ConfigError, ReadError, EnvError, OSError) as error:
@@ -40,5 +41,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"Elo above random play, {result['games_per_pair']} games a pair, {result['seconds']:.1f} s")
     for player in sorted(result["players"], key=lambda player: -player["elo"]):
         print(f"{rating_text(player):32} {player['score']:7.1%} of {player['games']} games")
-    print(options.run / "league.png")
+    print(RunFolder(options.run).league_picture)
     return 0

@@ -23,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from trainer.config.arguments import FREE, GROUPS, KEYS, MOST_RUNS, UNREADABLE, check, is_text, quoted, single_values
 from trainer.config.fields import shown
 from trainer.config.machine import available_cores, check_machine
+from trainer.config.run_files import RunFolder
 from trainer.config.sections import (
     CONFIG_DIR,
     Config,
@@ -127,11 +128,11 @@ def _folder_to_resume(config: Config) -> Path | None:
         if config.run_dir is None:
             raise ConfigError("resume=auto goes on in run_dir where that holds a run: name the folder, as run_dir=PATH")
         folder = Path(config.run_dir)
-        return folder if (folder / "config.yaml").exists() else None
+        return folder if RunFolder(folder).config.exists() else None
     folder = Path(config.resume)
     if config.run_dir is not None and Path(config.run_dir).absolute() != folder.absolute():
         raise ConfigError(f"resume={folder} goes on in that folder: leave run_dir={config.run_dir} out")
-    if not (folder / "config.yaml").exists():
+    if not RunFolder(folder).config.exists():
         raise ConfigError(f"resume={folder} is no run's folder: it holds no config.yaml")
     return folder
 
@@ -145,7 +146,7 @@ def _resumed(folder: Path, overrides: Sequence[Override], asked: Config, cores: 
         asked: what it makes of a run that begins, not resolved: what the machine decides is kept.
         cores: that the run may use.
     """
-    kept = absolute(from_yaml(folder / "config.yaml"))
+    kept = absolute(from_yaml(RunFolder(folder).config))
     typed = {override.key_or_group for override in overrides} - {"resume", "run_dir"}
     old, new = config_keys(kept), config_keys(asked)
     changed = {}
@@ -175,9 +176,9 @@ def _resumed(folder: Path, overrides: Sequence[Override], asked: Config, cores: 
 
 def _nothing_to_do(folder: Path, kept: Config, config: Config) -> str:
     """A sentence where the run in ``folder`` is finished and ``config`` asks for no more; else nothing."""
-    if not (folder / "summary.json").exists():
+    if not RunFolder(folder).summary.exists():
         return ""
-    summary = read_json(folder / "summary.json")
+    summary = read_json(RunFolder(folder).summary)
     if summary.get("status") != "finished" or config.budget_frames > kept.budget_frames:
         return ""
     if summary.get("solved_frames") is None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from trainer.config.machine import available_cores
+from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config, ConfigError, to_yaml
 from trainer.reading import ReadError, read_json
 from trainer.run_folder import manifest
@@ -42,7 +43,7 @@ def opened(config: Config, command: list[str], here: Path | None = None) -> Iter
     """
     path = Path(config.run_dir).absolute() if config.run_dir else _default(config, here or Path.cwd())
     config = replace(config, run_dir=str(path))
-    if config.resume is None and (path / "config.yaml").exists() and not _never_began(path):
+    if config.resume is None and RunFolder(path).config.exists() and not _never_began(path):
         raise ConfigError(
             f"run_dir={path} holds a run already: go on with it by {shlex.quote(f'resume={path}')}, choose another "
             "folder, or delete it"
@@ -51,7 +52,7 @@ def opened(config: Config, command: list[str], here: Path | None = None) -> Iter
     try:
         for folder in ("checkpoints", "best", "scratch"):
             (path / folder).mkdir(parents=True, exist_ok=True)
-        lock = open(path / "lock", "a+", errors="replace")
+        lock = open(RunFolder(path).lock, "a+", errors="replace")
     except OSError as error:
         raise ConfigError(f"run_dir={path} cannot be written ({error.strerror}): choose another folder") from error
     with lock:
@@ -72,17 +73,17 @@ def opened(config: Config, command: list[str], here: Path | None = None) -> Iter
 @contextmanager
 def watched(path: Path) -> Iterator[Callable[[], str]]:
     """Gives what tells, in a sentence, that a run's folder is not there any more; "" while it is."""
-    folder, lock = os.open(path, os.O_PATH | os.O_DIRECTORY), os.open(path / "lock", os.O_PATH)
+    folder, lock = os.open(path, os.O_PATH | os.O_DIRECTORY), os.open(RunFolder(path).lock, os.O_PATH)
 
     def gone() -> str:
         try:
-            if os.path.samestat(os.stat(path / "lock"), os.fstat(lock)):
+            if os.path.samestat(os.stat(RunFolder(path).lock), os.fstat(lock)):
                 return ""
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
                 return ""  # a disk that does not answer now may do so later
         now = Path(os.readlink(f"/proc/self/fd/{folder}"))
-        if now == path or not (now / "lock").exists():
+        if now == path or not RunFolder(now).lock.exists():
             return f"the run's folder {path} was removed while the run went on: what was in it is lost, start it again"
         return (
             f"the run's folder {path} was moved to {now} while the run went on: its newest checkpoint there is whole, "
@@ -104,7 +105,7 @@ def _refuse_others(path: Path) -> None:
     Raises:
         ConfigError: it names what was found.
     """
-    if manifest.is_ours(path) or (path / "config.yaml").exists():
+    if manifest.is_ours(path) or RunFolder(path).config.exists():
         return
     shell = [os.fstat(number) for number in (1, 2) if _is_open(number)]
     for folder, _, files in os.walk(path, followlinks=True):
@@ -119,7 +120,7 @@ def _refuse_others(path: Path) -> None:
 def _never_began(path: Path) -> bool:
     """Whether a run was refused or failed as it started, so that the corrected command finds nothing worth keeping."""
     try:
-        summary = read_json(path / "summary.json")
+        summary = read_json(RunFolder(path).summary)
     except ReadError:
         return False
     nothing = summary.get("status") == "failed" and summary.get("frames") == 0
@@ -141,16 +142,16 @@ def _describe(path: Path, config: Config, command: list[str], lock: TextIO) -> N
     lock.flush()
     manifest.begin(path)
     manifest.remove_partial(path)
-    summary = path / "summary.json"
+    summary = RunFolder(path).summary
     if summary.exists():
         try:  # what is known of the run until now stays, but it is not finished any more
             write_json(summary, {**read_json(summary), "status": "running"})
         except ReadError:  # `compose.load` has said so
-            summary.rename(path / "damaged_summary.json")
-    write_text(path / "config.yaml", to_yaml(replace(config, resume=None)))
-    with open(path / "command.txt", "a") as commands:
+            summary.rename(RunFolder(path).damaged_summary)
+    write_text(RunFolder(path).config, to_yaml(replace(config, resume=None)))
+    with open(RunFolder(path).command, "a") as commands:
         commands.write(shlex.join(command) + "\n")
-    write_json(path / "versions.json", versions(config.seed))
+    write_json(RunFolder(path).versions, versions(config.seed))
 
 
 def versions(seed: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config
 from trainer.envs import EnvError, EnvSpec
 from trainer.envs.games.players import Player, random_player
@@ -90,9 +91,9 @@ def league(
     result = table(entries, wins, draws) | {
         "env_id": config.env.id, "epsilon": config.opponents.epsilon, "seconds": time.monotonic() - start,
     }  # fmt: skip
-    run_folder.write_json(run_dir / "league.json", result)
+    run_folder.write_json(RunFolder(run_dir).league, result)
     picture = draw(result, f"{config.env.id} · {config.algorithm.name} · seed {config.seed}")
-    pictures.save(picture, run_dir / "league.png")
+    pictures.save(picture, RunFolder(run_dir).league_picture)
     return result
 
 
@@ -115,13 +116,13 @@ def entered(config: Config, spec: EnvSpec, run_dir: Path, warn: Callable[[str], 
         ReadError: the best or the last policy is missing, or of another network.
     """
     found: list[tuple[Entry, Tensor]] = []
-    for path in sorted((run_dir / "pool").glob("snapshot_*.pt")):
+    for path in sorted(RunFolder(run_dir).pool.glob("snapshot_*.pt")):
         try:
             frames = int(checkpoint.load(path)["frames"])
             found.append((Entry(f"snapshot_{frames}", "snapshot", frames), weights_of(path, config, spec)))
         except ReadError as error:
             warn(f"warning: {error}; the league is played without it")
-    for name, path in (("best", run_dir / "best" / "policy.pt"), ("last", run_dir / "checkpoints" / "last_policy.pt")):
+    for name, path in (("best", RunFolder(run_dir).best_policy), ("last", RunFolder(run_dir).last_policy)):
         frames = int(checkpoint.load(path)["frames"])
         if not any(entry.kind == "policy" and entry.frames == frames for entry, _ in found):
             found.append((Entry(name, "policy", frames), weights_of(path, config, spec)))

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from trainer import envs
+from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config, ConfigError, from_yaml
 from trainer.envs import EnvError
 from trainer.envs.games.players import Player, random_player
@@ -122,7 +123,7 @@ def opponent_of(named: str, config: Config, game: Any) -> Player:
     path = Path(named)
     if not path.is_file():
         raise ConfigError(f"--opponent {named} is neither human, random, scripted nor the file of a policy or snapshot")
-    theirs = path.resolve().parent.parent / "config.yaml"  # RUN/pool, RUN/best and RUN/checkpoints hold policies
+    theirs = RunFolder(path.resolve().parent.parent).config  # RUN/pool, RUN/best and RUN/checkpoints hold policies
     own = from_yaml(theirs) if theirs.is_file() else config
     if replace(envs.describe(own.env), against_opponents=False) != game.spec:
         raise ConfigError(f"--opponent {named} knows {own.env.id} as its run showed it, and that is not this game")

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config, OpponentsConfig
 from trainer.reading import ReadError
 from trainer.run_folder import checkpoint, manifest
@@ -240,7 +241,7 @@ def open_pool(config: Config, run_dir: Path, numel: int, num_workers: int) -> Op
     Raises:
         ConfigError: a file cannot be read, or its network is another one.
     """
-    section, kept = config.opponents, run_dir / "pool"
+    section, kept = config.opponents, RunFolder(run_dir).pool
     others = []
     for number, path in enumerate(section.checkpoint_paths):
         copy = kept / f"checkpoint_{number}.pt"

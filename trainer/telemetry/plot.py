@@ -15,9 +15,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from trainer.config.run_files import RunFolder
 from trainer.reading import ReadError, read_text
 from trainer.telemetry import pictures
-from trainer.telemetry.rows import FILE, Row, figure, of_kind, read
+from trainer.telemetry.rows import Row, figure, of_kind, read
 
 LARGEST = 1e100
 MAX_POINTS = 2_000  # more cannot be told apart in the picture
@@ -46,7 +47,7 @@ def drawable(value: float) -> float:
 def run_title(run_dir: Path) -> str:
     """Environment, algorithm and seed from RUN/config.yaml; the folder's name when they cannot be read."""
     try:
-        config = yaml.safe_load(read_text(run_dir / "config.yaml"))
+        config = yaml.safe_load(read_text(RunFolder(run_dir).config))
         return f"{config['env']['id']} · {config['algorithm']['name']} · seed {config['seed']}"
     except (ReadError, yaml.YAMLError, LookupError, TypeError, ValueError, RecursionError):
         return run_dir.resolve().name
@@ -143,7 +144,7 @@ def curve(run_dir: Path | str) -> str:
     """
     run_dir = Path(run_dir)
     rows, problem = read(run_dir)
-    pictures.save(draw({run_dir: rows}), run_dir / "curve.png")
+    pictures.save(draw({run_dir: rows}), RunFolder(run_dir).curve)
     return problem
 
 
@@ -157,13 +158,13 @@ def read_runs(folders: Sequence[Path]) -> dict[Path, list[Row]]:
     for run_dir in folders:
         if not run_dir.is_dir():
             raise ReadError(f"{run_dir} is no folder: give that of a run")
-        if not (run_dir / FILE).exists():
-            begun = (run_dir / "config.yaml").exists()
+        if not RunFolder(run_dir).metrics.exists():
+            begun = RunFolder(run_dir).config.exists()
             why = "ended before its training began" if begun else "is no run"
-            raise ReadError(f"{run_dir} {why}: it has no {FILE}")
+            raise ReadError(f"{run_dir} {why}: it has no {RunFolder(run_dir).metrics.name}")
         runs[run_dir], problem = read(run_dir)
         if not runs[run_dir]:
-            raise ReadError(problem or f"{run_dir / FILE} has no rows yet: there is nothing to draw")
+            raise ReadError(problem or f"{RunFolder(run_dir).metrics} has no rows yet: there is nothing to draw")
         if problem:
             print(f"warning: {problem}", file=sys.stderr)
     return runs

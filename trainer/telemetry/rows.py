@@ -15,9 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from trainer.config.run_files import RunFolder
 from trainer.reading import read_jsonl
-
-FILE = "metrics.jsonl"
 
 # One measurement of the run: flat; with several agents each one's own figures stand under "<agent>/".
 Row = dict[str, float | int | str]
@@ -229,13 +228,13 @@ def read(run_dir: Path) -> tuple[list[Row], str]:
     Raises:
         ReadError: the file cannot be read.
     """
-    found, problem = read_jsonl(run_dir / FILE)
+    found, problem = read_jsonl(RunFolder(run_dir).metrics)
     rows: list[Row] = []
     reached = -math.inf
     for row in found:
         frames = figure(row, "frames")
         if not frames >= 0:
-            problem = problem or f"{run_dir / FILE} is damaged: rows without frames are left out"
+            problem = problem or f"{RunFolder(run_dir).metrics} is damaged: rows without frames are left out"
             continue
         if kind(row) == "training":
             if frames < reached:

@@ -14,11 +14,11 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from trainer.config.run_files import RunFolder
 from trainer.config.sections import first_line
 from trainer.reading import RESTORE, ReadError, read_json
 from trainer.telemetry import pictures
 
-FILE = "trace.json"
 DETAIL = 0.01  # share of the upper panel's time that the lower one shows
 COLOURS = {  # in the order of the legend
     "env step": "tab:green", "inference": "tab:blue", "write": "tab:cyan", "wait": "lightgrey", "sample": "tab:orange",
@@ -50,7 +50,7 @@ def read_spans(run_dir: Path) -> list[Span]:
     Raises:
         ReadError: the file cannot be read, or holds no trace of ours.
     """
-    path = run_dir / FILE
+    path = RunFolder(run_dir).trace
     try:
         spans = [
             Span(str(event["args"]["role"]), event["name"], event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6)
@@ -128,13 +128,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     out = arguments.out or arguments.run / "trace.png"
     try:
-        if not (arguments.run / FILE).exists():
-            raise ReadError(f"{arguments.run} has no {FILE}: train with telemetry.trace=true")
+        if not RunFolder(arguments.run).trace.exists():
+            raise ReadError(f"{arguments.run} has no trace: train with telemetry.trace=true")
         if not 0 < arguments.seconds < math.inf or not math.isfinite(arguments.start or 0.0):
             raise ReadError(f"--seconds {arguments.seconds:g} --start {arguments.start}: give a span of time")
         spans = read_spans(arguments.run)
         if not spans:
-            raise ReadError(f"{arguments.run / FILE} has no spans: there is nothing to draw")
+            raise ReadError(f"{RunFolder(arguments.run).trace} has no spans: there is nothing to draw")
         start = middle(spans, arguments.seconds) if arguments.start is None else arguments.start
         pictures.save(draw(spans, start, arguments.seconds), out)
     except (ReadError, OSError) as error:

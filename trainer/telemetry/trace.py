@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config
 from trainer.reading import read_json
 from trainer.run_folder import manifest
@@ -25,7 +26,6 @@ from trainer.run_folder import manifest
 P = ParamSpec("P")
 R = TypeVar("R")
 PARTS = "trace"  # folder of the parts, below the run's, until they are put together
-FILE = "trace.json"
 WAIT_GAP_NS = 1_000_000  # two waits with nothing but a look around between them are one
 
 
@@ -172,7 +172,7 @@ def merge(run_dir: Path) -> Path | None:
         return None
     begin = min(start for part in parts for _, start, _ in part["spans"])
     tracks: dict[int, int] = {}  # process -> tracks of its own so far: several roles where one process has them
-    path = run_dir / FILE
+    path = RunFolder(run_dir).trace
     with manifest.written(path) as binary:
         file = io.TextIOWrapper(binary, "utf-8")
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from trainer.config.run_files import RunFolder
 from trainer.config.sections import LoggerConfig
 from trainer.telemetry.loggers.sink import Event, RunInfo, drop_torn_line, plain_value
 from trainer.telemetry.rows import Row
@@ -27,7 +28,7 @@ class CsvSink:
     """
 
     def __init__(self, run: RunInfo, notify: Callable[[str], None]) -> None:
-        self._path, self._notify = run.run_dir / "metrics.csv", notify
+        self._path, self._notify = RunFolder(run.run_dir).table, notify
         self._wider = run.run_dir / "metrics.csv.new"
         self._wider.unlink(missing_ok=True)  # of one that was killed while it widened the table
         self._file = open(self._path, "a+b")

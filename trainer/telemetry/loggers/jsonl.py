@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from trainer.config.run_files import RunFolder
 from trainer.config.sections import LoggerConfig
 from trainer.telemetry.loggers.sink import Event, RunInfo, drop_torn_line, plain_value
 from trainer.telemetry.rows import Row
@@ -15,7 +16,7 @@ class JsonlSink:
     """Appends rows to RUN/metrics.jsonl; a resumed run goes on in the same file."""
 
     def __init__(self, run: RunInfo) -> None:
-        self._file = open(run.run_dir / "metrics.jsonl", "a+b")
+        self._file = open(RunFolder(run.run_dir).metrics, "a+b")
         drop_torn_line(self._file)
 
     def write(self, row: Row) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+from trainer.config.run_files import RunFolder
 from trainer.config.sections import LoggerConfig
 from trainer.telemetry.loggers.sink import Event, RunInfo
 from trainer.telemetry.loggers.view import closing_lines
@@ -17,7 +18,7 @@ class TextSink:
 
     def __init__(self, run: RunInfo) -> None:
         self._run = run
-        self._file = open(run.run_dir / "log.txt", "a", encoding="utf-8")
+        self._file = open(RunFolder(run.run_dir).log, "a", encoding="utf-8")
 
     def write(self, row: Row) -> None:
         """Rows are no events; metrics.jsonl keeps them."""

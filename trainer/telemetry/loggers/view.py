@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from trainer.config.run_files import RunFolder
 from trainer.telemetry.loggers.sink import RunInfo
 from trainer.telemetry.rows import Row, figure, kind
 
@@ -186,7 +187,7 @@ def closing_lines(run: RunInfo, summary: Mapping[str, Any]) -> list[str]:
             f"evaluation: {number(summary, 'eval_return_mean')} ± {number(summary, 'eval_return_std')}"
             f" over {number(summary, 'eval_episodes', ',.0f')} episodes"
         )
-    picture = run.run_dir / "curve.png"
+    picture = RunFolder(run.run_dir).curve
     lines.append(f"run folder: {run.run_dir}" + (f"  learning curve: {picture}" if picture.exists() else ""))
     return lines
 
