@@ -98,16 +98,16 @@ def stacked(repeats: int) -> list[Row]:
     from trainer.config.sections import AlgorithmConfig, LearnerConfig
     from trainer.envs import EnvSpec, Leaf
     from trainer.learning.stacking import Stack
-    from trainer.learning.update import Learner
+    from trainer.learning.update import Updater
 
     torch.set_num_threads(1)
     rows = []
     for hidden, size, bar in (([120, 84], 64, 2.2), ([64, 64], 32, 3.0)):
         spec = EnvSpec("windows", (Leaf("observation", (150,), "bool", "binary"),), num_actions=4)
         algorithm, config = AlgorithmConfig(hidden_sizes=hidden), LearnerConfig(batch_size=size)
-        both: list[list[Learner]] = [
+        both: list[list[Updater]] = [
             [
-                Learner(ALGORITHMS["dqn"](algorithm, config, spec), config, algorithm, torch.device("cpu"))
+                Updater(ALGORITHMS["dqn"](algorithm, config, spec), config, algorithm, torch.device("cpu"))
                 for _ in range(8)
             ]
             for _ in range(2)
@@ -154,15 +154,15 @@ def sleeping_learner(plan: AgentPlan, control: ControlBoard, device: str, pipe: 
     """Body of an agent's learner process whose updates sleep; everything around them is the trainer's own."""
     import torch
 
-    from trainer.learning.update import Learner
+    from trainer.learning.update import Updater
     from trainer.roles import learner as learning
 
-    def update(self: Learner, batch: Batch) -> torch.Tensor:
+    def update(self: Updater, batch: Batch) -> torch.Tensor:
         time.sleep(SLEEP_S)
         self.last_batch = batch
         return torch.zeros(len(batch["action"]))
 
-    Learner.update = update  # type: ignore[method-assign]
+    Updater.update = update  # type: ignore[method-assign]
     learning.run(plan, control, device, pipe)
 
 

@@ -56,7 +56,7 @@ class Turns:
         """Frames and updates per second over some seconds."""
         system, evaluator = self.system, self.system.evaluator
         assert evaluator is not None
-        frames, updates, start = system.total_frames(), system.agents[0].learner.updates, time.perf_counter()
+        frames, updates, start = system.total_frames(), system.agents[0].updater.updates, time.perf_counter()
         asked = frames - self.every
         while (now := time.perf_counter()) - start < seconds:
             next(self.loop)
@@ -67,7 +67,7 @@ class Turns:
                 evaluator.request()
             self.take()
         spent = now - start
-        rates = (system.total_frames() - frames) / spent, (system.agents[0].learner.updates - updates) / spent
+        rates = (system.total_frames() - frames) / spent, (system.agents[0].updater.updates - updates) / spent
         self.drain()
         return rates
 

@@ -119,11 +119,11 @@ def learner_updates(config: Config, system: System, settings: dict[str, Any]) ->
     from dataclasses import replace
 
     from trainer.algorithms import ALGORITHMS
-    from trainer.learning.update import Learner, feed
+    from trainer.learning.update import Updater, feed
 
     section = replace(config.learner, **settings)
     algorithm = ALGORITHMS[config.algorithm.name](config.algorithm, section, system.plans[0].spec)
-    learner = Learner(algorithm, section, config.algorithm, system.device)
+    learner = Updater(algorithm, section, config.algorithm, system.device)
 
     def update() -> None:
         for batch in feed(system.agents[0].gather, system.device, section.prefetch_batches):
@@ -174,7 +174,7 @@ def main() -> None:
     meter, rows = Meter(), []
     for name in CASES:
         rows += measure(name, args.seconds, args.repeats, args.compile)
-    show("Learner with sampling / bare PyTorch loop on batches in memory", rows, args.json, meter.stop().note())
+    show("Updater with sampling / bare PyTorch loop on batches in memory", rows, args.json, meter.stop().note())
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def train(system: System) -> Trained:
     except Stopped:
         if system.stop.number != ENOUGH:
             raise
-    return Trained(system.total_frames(), system.agents[0].learner.updates, time.perf_counter() - start)
+    return Trained(system.total_frames(), system.agents[0].updater.updates, time.perf_counter() - start)
 
 
 def enough(system: System) -> None:

@@ -43,7 +43,7 @@ def sides(arguments: tuple[str, ...], traced: bool) -> Iterator[dict[str, Callab
                 rollout.step(frames)
 
         def learn() -> None:
-            worker.learn([size] * len(getattr(worker, "agents", [worker])))
+            worker.learn([size] * len(worker.learners))
 
         rollout.pull()
         while system.total_frames() < 2_000:

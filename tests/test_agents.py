@@ -28,7 +28,7 @@ from trainer.envs import EnvSpec, Leaf
 from trainer.envs.counting import AGENT_STREAMS, expected_reward
 from trainer.host.seeds import SEEDS_PER_RUN
 from trainer.learning.stacking import Stack
-from trainer.learning.update import Learner
+from trainer.learning.update import Updater
 from trainer.memory.boards import flatten_parameters
 from trainer.roles.agents import AgentPlan, plan_agents, without_scheme
 from trainer.roles.collector import CollectorPlan
@@ -57,11 +57,11 @@ def batch_of(generator: torch.Generator, size: int = 32) -> dict[Any, torch.Tens
     }
 
 
-def learners(count: int, algorithm: AlgorithmConfig, config: LearnerConfig) -> list[Learner]:
+def learners(count: int, algorithm: AlgorithmConfig, config: LearnerConfig) -> list[Updater]:
     made = []
     for seed in range(count):
         torch.manual_seed(seed)
-        made.append(Learner(ALGORITHMS[algorithm.name](algorithm, config, VECTOR), config, algorithm, CPU))
+        made.append(Updater(ALGORITHMS[algorithm.name](algorithm, config, VECTOR), config, algorithm, CPU))
     return made
 
 
@@ -106,7 +106,7 @@ def test_stacked_sequential_and_own_processes_learn_the_same_from_the_same_batch
     for number, (first, second) in enumerate(zip(sequential, together, strict=True)):
         for before, one, other in zip(start[number], first.trained, second.trained, strict=True):
             assert torch.allclose(one, other, atol=1e-5) and not torch.allclose(before, one, atol=1e-3)
-        for one, other in zip(first.delayed, second.delayed, strict=True):
+        for one, other in zip(first.targets, second.targets, strict=True):
             assert torch.allclose(one, other, atol=1e-5)
         assert first.updates == second.updates == 200
         assert first.metrics() == pytest.approx(second.metrics(), rel=1e-3)
@@ -121,12 +121,12 @@ def test_one_agents_nan_stops_its_own_learning_in_a_stack_and_nobody_elses() -> 
         clean.update(several)
         if number == 5:
             several[1]["observation"][3] = torch.nan
-            before = [value.clone() for value in poisoned.learners[1].trained]
+            before = [value.clone() for value in poisoned.updaters[1].trained]
         poisoned.update(several)
     for agent in (0, 2):
-        for one, other in zip(clean.learners[agent].trained, poisoned.learners[agent].trained, strict=True):
+        for one, other in zip(clean.updaters[agent].trained, poisoned.updaters[agent].trained, strict=True):
             assert torch.equal(one, other)  # to the last bit
-    assert all(torch.equal(one, other) for one, other in zip(before, poisoned.learners[1].trained, strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(before, poisoned.updaters[1].trained, strict=True))
 
 
 # ------------------------------------------------------------------ acting
@@ -248,7 +248,7 @@ def final_weights(config: Config, poison: bool, monkeypatch: pytest.MonkeyPatch)
             if poison and turn == 10:
                 victim = system.agents[1]
                 victim.plan.storage._storage["observation"].fill_(torch.nan)
-                for value in victim.learner.trained:
+                for value in victim.updater.trained:
                     value.fill_(torch.nan)
             yield
 

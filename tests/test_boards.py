@@ -19,7 +19,7 @@ from torch import Tensor
 from trainer.algorithms import ALGORITHMS
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
 from trainer.envs import EnvSpec, Leaf
-from trainer.learning.update import Learner
+from trainer.learning.update import Updater
 from trainer.memory.boards import (
     EPISODES_KEPT,
     ERROR_BYTES,
@@ -242,7 +242,7 @@ def some_observation(spec: EnvSpec, rows: int) -> list[Tensor]:
 def test_the_order_of_leaves_is_the_same_in_learner_and_policy():
     """More than ten layers: "10" sorts before "2" in text, and has to on both sides."""
     spec, config = several_encoders(), AlgorithmConfig(hidden_sizes=[8] * 12)
-    learner = Learner(ALGORITHMS["dqn"](config, LearnerConfig(), spec), LearnerConfig(), config, torch.device("cpu"))
+    learner = Updater(ALGORITHMS["dqn"](config, LearnerConfig(), spec), LearnerConfig(), config, torch.device("cpu"))
     policy = ALGORITHMS["dqn"](config, LearnerConfig(), spec).policy
     ours = TensorDict.from_module(policy)
     for number, (leaf, own) in enumerate(zip(ordered_leaves(learner.weights), ordered_leaves(ours), strict=True)):
@@ -257,7 +257,7 @@ def test_the_order_of_leaves_is_the_same_in_learner_and_policy():
 def test_a_published_version_makes_the_policy_compute_what_the_learner_does():
     spec, config = several_encoders(), AlgorithmConfig(hidden_sizes=[8] * 12)
     algorithm = ALGORITHMS["dqn"](config, LearnerConfig(), spec)
-    learner = Learner(algorithm, LearnerConfig(), config, torch.device("cpu"))
+    learner = Updater(algorithm, LearnerConfig(), config, torch.device("cpu"))
     policy = ALGORITHMS["dqn"](config, LearnerConfig(), spec).policy
     reference = copy.deepcopy(policy)
     flat = flatten_parameters(policy)

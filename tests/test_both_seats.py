@@ -20,7 +20,7 @@ from trainer.memory.boards import ControlBoard
 from trainer.replay.streams import worker_rows
 from trainer.roles.agents import plan_agents
 from trainer.roles.collector import CollectorPlan, Rollout
-from trainer.roles.learner import Agent
+from trainer.roles.learner import Learner
 from trainer.selfplay.pool import LATEST, open_pool
 
 GAME = {"id": "tictactoe", "backend": "game"}
@@ -118,7 +118,7 @@ def test_returns_over_them_are_those_of_the_games(config: Config, tmp_path: Path
     """The n-step return of a decision is the discounted outcome where the game ends within n of its decisions."""
     rollout, plan, _ = played(config, tmp_path)
     (rows,) = [seat.rows for seat in rollout.seats]
-    batch = Agent(plan, torch.device("cpu")).replay.batches(40)
+    batch = Learner(plan, torch.device("cpu")).replay.batches(40)
     stream, time = batch["stream"].numpy().ravel(), batch["time"].numpy().ravel()
     returns, done = batch["next", "reward"].numpy().ravel(), batch["next", "terminated"].numpy().ravel()
     assert len(time) > 400

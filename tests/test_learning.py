@@ -25,7 +25,7 @@ from trainer.algorithms.dqn import td_error
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
 from trainer.envs import EnvSpec, Leaf
 from trainer.host.resources import prepare_process
-from trainer.learning.update import Learner, NotFinite, feed, linear, parameter_groups
+from trainer.learning.update import NotFinite, Updater, feed, linear, parameter_groups
 from trainer.replay.streams import Batch, StreamLayout, StreamReplay, StreamSampler, open_storage, to_tensordict
 from trainer.run_folder import checkpoint
 
@@ -114,14 +114,14 @@ def make_learner(
     learner: LearnerConfig = LEARNER,
     execution: str = "trace",
     seed: int = 0,
-) -> Learner:
+) -> Updater:
     learner = replace(learner, execution=execution)
-    return Learner(make_algorithm(spec, algorithm, learner, seed), learner, algorithm, CPU)
+    return Updater(make_algorithm(spec, algorithm, learner, seed), learner, algorithm, CPU)
 
 
-def state_of(learner: Learner) -> list[Tensor]:
+def state_of(learner: Updater) -> list[Tensor]:
     """Copies of weights, targets, both moments and step counts."""
-    tensors = [*learner.trained, *learner.delayed, *learner._first, *learner._second, *learner.steps]
+    tensors = [*learner.trained, *learner.targets, *learner._first, *learner._second, *learner.steps]
     return [tensor.clone() for tensor in tensors]
 
 
@@ -157,7 +157,7 @@ def plain_loop(
     return [t.detach().clone() for t in [*parameters, *targets, *moments[0], *moments[1], *moments[2]]], losses
 
 
-def learn(learner: Learner, source: Iterator[Batch], updates: int) -> None:
+def learn(learner: Updater, source: Iterator[Batch], updates: int) -> None:
     for _ in range(updates):
         learner.update(next(source))
 
@@ -200,7 +200,7 @@ def test_compiled_updates_are_eager_ones_but_for_rounding(name, options):
         for execution in ("eager", "compile"):
             learner = replace(LEARNER, execution=execution)
             torch.manual_seed(0)
-            made = Learner(ALGORITHMS[name](config, learner, MIXED), learner, config, CPU)
+            made = Updater(ALGORITHMS[name](config, learner, MIXED), learner, config, CPU)
             made.prepare(next(batches(MIXED, learner.batch_size)))  # which takes random numbers
             torch.manual_seed(1)
             learn(made, batches(MIXED, learner.batch_size), 5)
@@ -230,7 +230,7 @@ def test_a_gradient_that_lies_otherwise_than_its_parameter_is_applied_to_the_rig
         policy = QValueActor(copy.deepcopy(network), in_keys=["observation"], action_space="categorical")
         loss = DQNLoss(policy, action_space="categorical", delay_value=True)
         algorithms.append(Algorithm(network, policy, loss, td_error, td_error))
-    learner = Learner(algorithms[0], replace(LEARNER, execution=execution, max_grad_norm=None), BASE, CPU)
+    learner = Updater(algorithms[0], replace(LEARNER, execution=execution, max_grad_norm=None), BASE, CPU)
     assert not learner.trained[0].is_contiguous()
     (weight,) = algorithms[1].loss.value_network_params.parameters()
     optimizer = torch.optim.Adam([weight], lr=torch.tensor(RATE).item(), fused=True)
@@ -256,9 +256,9 @@ def test_soft_updates_are_torchrls():
         source.update_(learner.weights)
         updater.step()
     # lerp_(1 - (1 - tau)) of TorchRL and lerp_(tau) differ in the last bit of the weight.
-    for (_, key), delayed in zip(learner.target_keys, learner.delayed, strict=True):
-        assert torch.allclose(delayed, theirs.get(key), rtol=1e-6, atol=1e-7)
-    assert not torch.equal(delayed, source.get(key))
+    for (_, key), target in zip(learner.target_keys, learner.targets, strict=True):
+        assert torch.allclose(target, theirs.get(key), rtol=1e-6, atol=1e-7)
+    assert not torch.equal(target, source.get(key))
 
 
 def test_hard_updates_come_after_every_kth_update():
@@ -266,7 +266,7 @@ def test_hard_updates_come_after_every_kth_update():
     copied = []
     for i, batch in zip(range(1, 14), batches(VECTOR, 32), strict=False):
         learner.update(batch)
-        if same(learner.delayed, learner.trained):
+        if same(learner.targets, learner.trained):
             copied.append(i)
     assert copied == [4, 8, 12]
 
@@ -405,13 +405,13 @@ def test_metrics_are_means_since_the_last_look():
     assert learner.metrics() == {}
 
 
-def test_trained_and_delayed_groups_hold_the_same_keys():
+def test_trained_and_target_groups_hold_the_same_keys():
     learner = make_learner(MIXED)
     assert set(learner.groups) == {"value_network_params", "target_value_network_params"}
     assert len(learner.trained_keys) == 6  # three linear layers; the one-hot's offsets are constants
     assert [key for _, key in learner.trained_keys] == [key for _, key in learner.target_keys]
-    assert all(a.data_ptr() != b.data_ptr() for a, b in zip(learner.trained, learner.delayed, strict=True))
-    assert same(learner.trained, learner.delayed)
+    assert all(a.data_ptr() != b.data_ptr() for a, b in zip(learner.trained, learner.targets, strict=True))
+    assert same(learner.trained, learner.targets)
 
 
 def test_feed_yields_what_was_gathered_batch_by_batch(tmp_path):

@@ -21,7 +21,7 @@ from tests.test_resume import differences, go_on, newest, rows_of, stop_at
 from trainer.algorithms import ALGORITHMS
 from trainer.config.sections import AlgorithmConfig, Config, ConfigError, LearnerConfig
 from trainer.envs import EnvSpec, Leaf
-from trainer.learning.update import Learner
+from trainer.learning.update import Updater
 from trainer.shared_gradient.shared import APPLIED, OVERLAPPED, SharedAgent
 from trainer.training.system import System
 from trainer.training.train import train
@@ -122,16 +122,16 @@ def test_a_round_that_is_given_its_updates_makes_no_more(
     assert flat(alone, "local_0")["limiter"]["updates"] == flat(reference)["limiter"]["updates"]
 
 
-def make_learner() -> Learner:
+def make_learner() -> Updater:
     """The same in every process: one that is handed to another process would share its weights with it."""
     spec = EnvSpec("Made", (Leaf("observation", (4,), "float32", "vector"),), 2)
     torch.manual_seed(0)
     config = LearnerConfig(batch_size=8, learning_rate=0.01)
     algorithm = ALGORITHMS["dqn"](AlgorithmConfig(hidden_sizes=[8]), config, spec)
-    return Learner(algorithm, config, AlgorithmConfig(), torch.device("cpu"))
+    return Updater(algorithm, config, AlgorithmConfig(), torch.device("cpu"))
 
 
-def gradients_of(learner: Learner, seed: int) -> list[torch.Tensor]:
+def gradients_of(learner: Updater, seed: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(p.shape, generator=generator) for p in learner.trained]
 

@@ -105,7 +105,7 @@ def watched(system: System, config: Config) -> dict[str, list[Any]]:
     """Run the schedule `async` to its end and note, update by update and turn by turn, what should hold."""
     seen: dict[str, list[Any]] = {"wrong": [], "ends": [], "streams": [], "turns": [], "epsilon": []}
     (agent,) = system.agents
-    update = agent.learner.update
+    update = agent.updater.update
 
     def checked(batch: dict[Any, torch.Tensor]) -> torch.Tensor:
         seen["wrong"] += wrong_rows(batch, config)
@@ -113,7 +113,7 @@ def watched(system: System, config: Config) -> dict[str, list[Any]]:
         seen["streams"] += batch["stream"].tolist()
         return update(batch)
 
-    agent.learner.update = checked  # type: ignore[method-assign]
+    agent.updater.update = checked  # type: ignore[method-assign]
     system.publish()
     for _ in run_async(system):
         epsilon, frames = system.plans[0].board.epsilon.copy(), system.total_frames()

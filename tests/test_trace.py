@@ -160,8 +160,8 @@ def test_a_run_without_a_trace_wraps_nothing(
     system = started(small_config(env=COUNTING, schedule={"name": "sequential"}))
     rollout, agent = system.rollouts[0], system.agents[0]
     assert isinstance(system.trace, NoTrace) and isinstance(rollout.trace, NoTrace)
-    parts: list[Any] = [rollout, agent, agent.learner, system.workers[0]]
-    methods = {"step", "_wait", "publish", "figures", "save", "update"}
+    parts: list[Any] = [rollout, agent, agent.updater, system.workers[0]]
+    methods = {"step", "_wait", "publish", "metrics", "save", "update"}
     assert not [name for part in parts for name in vars(part) if name in methods]
     assert agent.gather == agent.replay.batches
     system.close()

@@ -14,7 +14,7 @@ from torch import Tensor
 from trainer.algorithms import ALGORITHMS
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
 from trainer.envs import EnvSpec, Leaf
-from trainer.learning.update import Learner
+from trainer.learning.update import Updater
 from trainer.replay.streams import Batch
 
 CPU = torch.device("cpu")
@@ -80,11 +80,11 @@ def batches(spec: EnvSpec, size: int, n_step: int = 3, seed: int = 0) -> Iterato
 
 def make_learner(
     name: str, spec: EnvSpec, execution: str, seed: int = 0, learner: LearnerConfig = LEARNER, **changes: Any
-) -> Learner:
+) -> Updater:
     torch.manual_seed(seed)
     changes = {"double": name != "munchausen", **changes}
     algorithm, learner = replace(BASE, name=name, **changes), replace(learner, execution=execution)
-    return Learner(ALGORITHMS[name](algorithm, learner, spec), learner, algorithm, CPU)
+    return Updater(ALGORITHMS[name](algorithm, learner, spec), learner, algorithm, CPU)
 
 
 # ------------------------------------------------------------------ recording
@@ -128,7 +128,7 @@ def test_eager_and_traced_updates_agree(name, options, spec):
         assert all(torch.isfinite(w).all() for w in learner.trained)
         moved = [not torch.equal(a, b) for a, b in zip(start, learner.trained, strict=True)]
         assert all(moved), f"{moved.count(False)} of {len(moved)} tensors were never trained"
-        found[execution] = [*learner.trained, *learner.delayed, *priorities, torch.tensor(list(figures.values()))]
+        found[execution] = [*learner.trained, *learner.targets, *priorities, torch.tensor(list(figures.values()))]
     for a, b in zip(found["eager"], found["trace"], strict=True):
         assert torch.allclose(a, b, rtol=1e-4, atol=1e-6) if is_random(name, options) else torch.equal(a, b)
 
@@ -178,7 +178,7 @@ def test_bfloat16_stays_near_float32(name):
 
 
 @torch.no_grad()
-def greedy_values(learner: Learner, seen: Tensor) -> Tensor:
+def greedy_values(learner: Updater, seen: Tensor) -> Tensor:
     """By the mean weights; the loss shares the network, so it must be left in training mode."""
     network = learner.algorithm.network.eval()
     values = network(seen)

@@ -41,9 +41,9 @@ def first_and_own(*arguments: str) -> tuple[np.ndarray, np.ndarray]:
             batch = to_tensordict(agent.replay._read(stream, time), len(stream))
             agent.replay._buffers = buffers
             with torch.no_grad():
-                agent.learner.algorithm.loss(batch)
+                agent.updater.algorithm.loss(batch)
                 first.append(priority[starts])
-                own.append(agent.learner.algorithm.priority(batch).numpy()[starts])
+                own.append(agent.updater.algorithm.priority(batch).numpy()[starts])
             return priority
 
         sampler.first = look

@@ -12,7 +12,7 @@ import torch
 from trainer.algorithms import ALGORITHMS
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
 from trainer.envs import EnvSpec, Leaf
-from trainer.learning.update import Learner
+from trainer.learning.update import Updater
 from trainer.replay.streams import StreamLayout, StreamReplay, StreamSampler, open_storage
 
 SPECS = {
@@ -58,7 +58,7 @@ def test_preparing_leaves_no_trace_in_what_is_learned(name: str, execution: str,
     config = LearnerConfig(batch_size=BATCH, execution=execution, learning_rate=1e-2)
     torch.manual_seed(0)
     loss = ALGORITHMS["dqn"](target, config, spec)
-    prepared, plain = (Learner(copy.deepcopy(loss), config, target, torch.device("cpu")) for _ in range(2))
+    prepared, plain = (Updater(copy.deepcopy(loss), config, target, torch.device("cpu")) for _ in range(2))
     replay = open_replay(spec, 1, tmp_path)
     prepared.prepare(replay.example())
     for tensor, same in zip(flat(prepared), flat(plain), strict=True):
@@ -72,7 +72,7 @@ def test_preparing_leaves_no_trace_in_what_is_learned(name: str, execution: str,
     assert prepared.metrics() == plain.metrics()
 
 
-def flat(learner: Learner) -> list[torch.Tensor]:
+def flat(learner: Updater) -> list[torch.Tensor]:
     """Weights, targets and moments."""
     moments = [tensor for state in learner.optimizer.state.values() for tensor in state.values()]
     return [*learner.inputs, *moments]

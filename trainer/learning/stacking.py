@@ -7,40 +7,40 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from trainer.learning.update import BETAS, MAX_FIGURES, Learner, make_gradients
+from trainer.learning.update import BETAS, MAX_METRICS, Updater, make_gradients
 from trainer.networks.recording import record
 from trainer.replay.streams import Batch
 
 
 class Stack:
-    """Learners of one shape whose gradients are computed in one call; each keeps its own optimiser, target and counts.
+    """Updaters of one shape whose gradients are computed in one call; each keeps its own optimiser, target and counts.
 
-    Their weights lie in stacked tensors [N, ...]; a learner's own are views of them.
+    Their weights lie in stacked tensors [N, ...]; an updater's are views of them.
 
     Args:
-        learners: N of them, of equal networks, algorithms and batches.
+        updaters: N of them, of equal networks, algorithms and batches.
     """
 
-    def __init__(self, learners: Sequence[Learner]) -> None:
-        self.learners = learners
-        first, n = learners[0], len(learners)
+    def __init__(self, updaters: Sequence[Updater]) -> None:
+        self.updaters = updaters
+        first, n = updaters[0], len(updaters)
         parts = [
             [torch.empty(n, *tensor.shape, device=tensor.device) for tensor in first.trained] for _ in range(4)
         ]  # weights, targets, first and second moments
-        self._own: list[list[Tensor]] = [[] for _ in parts]  # the views of these, one agent's after the other's
-        bad, sums = torch.zeros(n, device=first.device), torch.zeros(n, MAX_FIGURES, device=first.device)
-        for i, learner in enumerate(learners):
+        self._views: list[list[Tensor]] = [[] for _ in parts]  # the views of these, one agent's after the other's
+        not_finite, sums = torch.zeros(n, device=first.device), torch.zeros(n, MAX_METRICS, device=first.device)
+        for i, updater in enumerate(updaters):
             views = [[tensor[i] for tensor in part] for part in parts]
             weights, targets, exp_avg, exp_avg_sq = views
-            learner.move_into(weights, targets, exp_avg, exp_avg_sq, bad[i], sums[i])
-            for all_agents, view in zip(self._own, views, strict=True):
+            updater.move_into(weights, targets, exp_avg, exp_avg_sq, not_finite[i], sums[i])
+            for all_agents, view in zip(self._views, views, strict=True):
                 all_agents += view
-        self._inputs = [*parts[0], *parts[1], bad, sums]
+        self._inputs = [*parts[0], *parts[1], not_finite, sums]
         self._gradients: Callable | None = None
 
     def prepare(self, example: Batch) -> None:
-        """Record the update for batches [B, ...] like ``example`` of each learner; changes no weight."""
-        first, n = self.learners[0], len(self.learners)
+        """Record the update for batches [B, ...] like ``example`` of each updater; changes no weight."""
+        first, n = self.updaters[0], len(self.updaters)
         batch = {key: tensor.to(first.device) for key, tensor in example.items()}
         _, names = make_gradients(first, batch)
         function, _ = make_gradients(first, batch, n)
@@ -49,11 +49,11 @@ class Stack:
         if execution != "eager":
             function = record(function, [*self._inputs, *several], execution)
         self._gradients = function
-        for learner in self.learners:
-            learner.names = names
+        for updater in self.updaters:
+            updater.names = names
 
     def update(self, batches: Sequence[Batch | None]) -> list[Tensor]:
-        """One update of every learner that has a batch; new priorities float32 [B] of each.
+        """One update of every updater that has a batch; new priorities float32 [B] of each.
 
         All of them are computed, whoever has a batch: so what one learns is the same to the last bit whatever the
         others do.
@@ -66,49 +66,49 @@ class Stack:
             idle = [i for i, batch in enumerate(batches) if batch is None]
             if idle:
                 nothing = {key: torch.zeros_like(tensor) for key, tensor in example.items()}
-                before = [figures[idle].clone() for figures in self._inputs[-2:]]
+                before = [metrics[idle].clone() for metrics in self._inputs[-2:]]
                 batches = [nothing if batch is None else batch for batch in batches]
             rest = [
                 torch.stack(tensors) for tensors in zip(*[b.values() for b in batches if b is not None], strict=True)
             ]
             *gradients, priority = self._gradients(*self._inputs, *rest)
             if idle:  # it was computed for nothing, and must leave no trace
-                for figures, own in zip(self._inputs[-2:], before, strict=True):
-                    figures[idle] = own
+                for metrics, kept in zip(self._inputs[-2:], before, strict=True):
+                    metrics[idle] = kept
             each = list(zip(*[gradient.unbind() for gradient in gradients], strict=True))  # one agent a row
             if not idle and self._alike():
                 self._apply_together([gradient for one in each for gradient in one])
             else:
-                for i, learner in enumerate(self.learners):
+                for i, updater in enumerate(self.updaters):
                     if i not in idle:
-                        learner.apply(list(each[i]))
-            for i, (learner, batch) in enumerate(zip(self.learners, batches, strict=True)):
+                        updater.apply(list(each[i]))
+            for i, (updater, batch) in enumerate(zip(self.updaters, batches, strict=True)):
                 if i not in idle:
-                    learner.last_batch = batch
+                    updater.last_batch = batch
         return list(priority.unbind())
 
     def _alike(self) -> bool:
         """Whether one optimiser step does for all: the same rate, the same count, and nobody's loss was not finite."""
-        first = self.learners[0]
-        alike = all((one.learning_rate, one.updates) == (first.learning_rate, first.updates) for one in self.learners)
+        first = self.updaters[0]
+        alike = all((one.learning_rate, one.updates) == (first.learning_rate, first.updates) for one in self.updaters)
         return alike and first.device.type == "cpu" and not self._inputs[-2].any()  # on a GPU that look would wait
 
     def _apply_together(self, gradients: list[Tensor]) -> None:
-        """As :meth:`Learner.apply` of every one, to the last bit.
+        """As :meth:`Updater.apply` of every one, to the last bit.
 
         The kernels get each agent's tensors as they are: how they round an element depends on its place in its tensor
         (the last few do not fill a vector), so that in a stacked tensor it could come out otherwise than alone.
         """
-        trained, delayed, exp_avg, exp_avg_sq = self._own
-        first = self.learners[0]
-        torch._foreach_add_([learner.steps[0] for learner in self.learners], 1)
+        trained, targets, exp_avg, exp_avg_sq = self._views
+        first = self.updaters[0]
+        torch._foreach_add_([updater.steps[0] for updater in self.updaters], 1)
         torch._fused_adam_(
-            trained, gradients, exp_avg, exp_avg_sq, [], first.steps * len(self.learners), lr=first.rate,
+            trained, gradients, exp_avg, exp_avg_sq, [], first.steps * len(self.updaters), lr=first.rate,
             beta1=BETAS[0], beta2=BETAS[1], weight_decay=0.0, eps=first.config.adam_eps, amsgrad=False, maximize=False,
         )  # fmt: skip
-        for learner in self.learners:
-            learner.count()
+        for updater in self.updaters:
+            updater.count()
         if first.tau is not None:
-            torch._foreach_lerp_(delayed, trained, first.tau)
+            torch._foreach_lerp_(targets, trained, first.tau)
         elif first.updates % first.target_every == 0:
-            torch._foreach_copy_(delayed, trained)
+            torch._foreach_copy_(targets, trained)

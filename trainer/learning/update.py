@@ -22,14 +22,14 @@ from trainer.networks.recording import record
 from trainer.replay.streams import Batch, to_tensordict
 
 BETAS = (0.9, 0.999)
-MAX_FIGURES = 32  # that an algorithm may report of an update
+MAX_METRICS = 32  # that an algorithm may report of an update
 
 
 class NotFinite(RuntimeError):
     """A loss or gradient was NaN or infinite; the weights are those before it."""
 
 
-class Learner:
+class Updater:
     """Owns the trained weights, their targets and the optimiser's state.
 
     Loss and gradient are one function over plain tensors (:func:`make_gradients`); ``learner.execution`` says how it
@@ -70,8 +70,8 @@ class Learner:
             }
         self.learning_rate = config.learning_rate
         self.rate = torch.tensor(config.learning_rate, device=device)
-        self.bad = torch.zeros((), device=device)  # 1 once a loss or a gradient was not finite
-        self._sums = torch.zeros(MAX_FIGURES, device=device)
+        self.not_finite = torch.zeros((), device=device)  # 1 once a loss or a gradient was not finite
+        self._sums = torch.zeros(MAX_METRICS, device=device)
         self._parameters = parameters
         self._look()
         self.tau, self.target_every = target.target_tau, target.target_update_every_updates
@@ -86,26 +86,27 @@ class Learner:
         """Find every tensor that an update works on."""
         self.groups, _ = parameter_groups(self.algorithm.loss)
         self.trained = [self.groups[name].get(key) for name, key in self.trained_keys]
-        self.delayed = [self.groups[name].get(key) for name, key in self.target_keys]
+        self.targets = [self.groups[name].get(key) for name, key in self.target_keys]
         moments = [self.optimizer.state[p] for p in self._parameters]
         self._first, self._second, self.steps = ([m[k] for m in moments] for k in ("exp_avg", "exp_avg_sq", "step"))
-        self.inputs = [*self.trained, *self.delayed, self.bad, self._sums]  # of the gradient function, before a batch
+        # Of the gradient function, before a batch.
+        self.inputs = [*self.trained, *self.targets, self.not_finite, self._sums]
 
     def move_into(
-        self, trained: Sequence[Tensor], delayed: Sequence[Tensor], first: Sequence[Tensor], second: Sequence[Tensor],
-        bad: Tensor, sums: Tensor,
+        self, trained: Sequence[Tensor], targets: Sequence[Tensor], first: Sequence[Tensor], second: Sequence[Tensor],
+        not_finite: Tensor, sums: Tensor,
     ) -> None:  # fmt: skip
-        """Keep weights, targets, moments and figures in the given tensors from now on, views of a stack's."""
-        own = (*self.trained, *self.delayed, *self._first, *self._second)
-        for tensor, place in zip(own, (*trained, *delayed, *first, *second), strict=True):
+        """Keep weights, targets, moments and metrics in the given tensors from now on, views of a stack's."""
+        mine = (*self.trained, *self.targets, *self._first, *self._second)
+        for tensor, place in zip(mine, (*trained, *targets, *first, *second), strict=True):
             place.copy_(tensor)
         loss = self.algorithm.loss
-        for keys, places in ((self.trained_keys, trained), (self.target_keys, delayed)):
+        for keys, places in ((self.trained_keys, trained), (self.target_keys, targets)):
             for (name, key), place in zip(keys, places, strict=True):
                 getattr(loss, name).get(key).data = place
         for moments, exp_avg, exp_avg_sq in zip(self.optimizer.state.values(), first, second, strict=True):
             moments["exp_avg"], moments["exp_avg_sq"] = exp_avg, exp_avg_sq
-        self.bad, self._sums = bad, sums
+        self.not_finite, self._sums = not_finite, sums
         self._look()
 
     @property
@@ -140,17 +141,17 @@ class Learner:
             self.optimize(gradients)
             self.count()
             if self.tau is not None:
-                torch._foreach_lerp_(self.delayed, self.trained, self.tau)
+                torch._foreach_lerp_(self.targets, self.trained, self.tau)
             elif self.updates % self.target_every == 0:
-                torch._foreach_copy_(self.delayed, self.trained)
+                torch._foreach_copy_(self.targets, self.trained)
 
     def _adam(self, gradients: list[Tensor]) -> None:
         self.steps[0].add_(1)
-        # found_inf: once a loss is not finite no later update is applied either, the weights stay the last good ones.
+        # found_inf: once a loss is not finite no later update is applied: the weights stay finite.
         torch._fused_adam_(
             self.trained, gradients, self._first, self._second, [], self.steps, lr=self.rate, beta1=BETAS[0],
             beta2=BETAS[1], weight_decay=0.0, eps=self.config.adam_eps, amsgrad=False, maximize=False,
-            found_inf=self.bad,
+            found_inf=self.not_finite,
         )  # fmt: skip
 
     def count(self) -> None:
@@ -182,7 +183,7 @@ class Learner:
 
     def check(self) -> None:
         """Raise :class:`NotFinite` if an update since the start was refused; waits for the device."""
-        if self.bad.item():
+        if self.not_finite.item():
             raise NotFinite(
                 "the loss or its gradient became NaN or infinite within the last updates before update "
                 f"{self.updates}; lower learner.learning_rate, set learner.max_grad_norm, or look for NaN in the "
@@ -192,12 +193,12 @@ class Learner:
     def load_flat(self, flat: Tensor) -> None:
         """Take the weights of a policy, float32 [numel] in the boards' order, for network and target."""
         offset = 0
-        for mine, delayed in zip(
+        for mine, target in zip(
             ordered_leaves(self.weights), ordered_leaves(self.groups["target_value_network_params"]), strict=True
         ):
             part = flat[offset : offset + mine.numel()].view(mine.shape)
             mine.copy_(part)
-            delayed.copy_(part)
+            target.copy_(part)
             offset += mine.numel()
 
     def state_dict(self) -> dict:
@@ -215,14 +216,14 @@ class Learner:
         Raises:
             ValueError: it is of another network.
         """
-        own = self.algorithm.loss.state_dict()
-        if shapes_of(own) != shapes_of(state["loss"]):
+        mine = self.algorithm.loss.state_dict()
+        if shapes_of(mine) != shapes_of(state["loss"]):
             raise ValueError("its network has other layers")
         for name, value in state["loss"].items():
-            own[name].copy_(value)
-        for mine, saved in zip(self.optimizer.state.values(), state["optimizer"]["state"].values(), strict=True):
+            mine[name].copy_(value)
+        for moments, saved in zip(self.optimizer.state.values(), state["optimizer"]["state"].values(), strict=True):
             for name, value in saved.items():
-                mine[name].copy_(value)
+                moments[name].copy_(value)
         self.set_learning_rate(state["learning_rate"])
         self.updates = state["updates"]
 
@@ -241,38 +242,39 @@ def shapes_of(state: dict[str, Tensor]) -> dict[str, torch.Size]:
     return {name: value.shape for name, value in state.items()}
 
 
-def make_gradients(learner: Learner, batch: Batch, count: int | None = None) -> tuple[Callable, list[str]]:
+def make_gradients(updater: Updater, batch: Batch, count: int | None = None) -> tuple[Callable, list[str]]:
     """Loss, gradient and its clipping as a function of plain tensors.
 
     The loss is TorchRL's own module, called with the given parameters in place of its own.
 
     Args:
-        learner: gives the sizes and the loss.
+        updater: gives the sizes and the loss.
         batch: an example of the batches, for its keys and size.
         count: None, or N: for N agents of the learner's shape, every tensor with a first axis [N]. What one of them
             computes does not depend on the others, not even where theirs is NaN.
 
     Returns:
-        ``gradients(*trained, *delayed, bad, sums, *batch.values()) -> (*clipped gradients, priorities)``, which adds
-        its figures to ``sums`` and sets ``bad`` to 1 when the loss or a gradient is not finite; and their names.
+        ``gradients(*trained, *targets, not_finite, sums, *batch.values()) -> (*clipped gradients, priorities)``, which
+        adds its metrics to ``sums`` and sets ``not_finite`` to 1 when the loss or a gradient is not finite; and the
+        metrics' names.
     """
-    config, algorithm = learner.config, learner.algorithm
-    loss, number = algorithm.loss, len(learner.trained_keys)
+    config, algorithm = updater.config, updater.algorithm
+    loss, number = algorithm.loss, len(updater.trained_keys)
     keys, batch_size = list(batch), batch["action"].shape[-1]
     names: list[str] = []
-    autocast = torch.autocast(learner.device.type, torch.bfloat16) if config.precision == "bfloat16" else nullcontext()
+    autocast = torch.autocast(updater.device.type, torch.bfloat16) if config.precision == "bfloat16" else nullcontext()
 
-    def evaluate(leaves: Sequence[Tensor], delayed: Sequence[Tensor], rest: Sequence[Tensor]) -> tuple:
+    def evaluate(leaves: Sequence[Tensor], targets: Sequence[Tensor], rest: Sequence[Tensor]) -> tuple:
         sample = to_tensordict(dict(zip(keys, rest, strict=True)), batch_size)
-        groups = _filled(learner.groups, learner.trained_keys + learner.target_keys, [*leaves, *delayed])
+        groups = _filled(updater.groups, updater.trained_keys + updater.target_keys, [*leaves, *targets])
         with _in_place_of_own(loss, groups), autocast:
             out = loss(sample)["loss"]
         return out, (out, algorithm.td_error(sample).mean(), algorithm.priority(sample).float())
 
-    def differentiate(leaves: Sequence[Tensor], delayed: Sequence[Tensor], rest: Sequence[Tensor]) -> tuple:
+    def differentiate(leaves: Sequence[Tensor], targets: Sequence[Tensor], rest: Sequence[Tensor]) -> tuple:
         with torch.enable_grad():
             leaves = [p.detach().requires_grad_(True) for p in leaves]
-            out, parts = evaluate(leaves, delayed, rest)
+            out, parts = evaluate(leaves, targets, rest)
             return torch.autograd.grad(out, leaves), parts
 
     if count is not None:  # torch.autograd.grad cannot be vectorised, torch.func's can
@@ -280,9 +282,9 @@ def make_gradients(learner: Learner, batch: Batch, count: int | None = None) -> 
         differentiate = torch.vmap(one, randomness="different")
 
     def gradients(*tensors: Tensor) -> tuple[Tensor, ...]:
-        trained, delayed = tensors[:number], tensors[number : 2 * number]
-        bad, sums, *rest = tensors[2 * number :]
-        grads, (out, td_error, priority) = differentiate(trained, delayed, rest)
+        trained, targets = tensors[:number], tensors[number : 2 * number]
+        not_finite, sums, *rest = tensors[2 * number :]
+        grads, (out, td_error, priority) = differentiate(trained, targets, rest)
         with torch.no_grad():
             if count is None:
                 norm = torch.nn.utils.get_total_norm(grads, foreach=True)
@@ -299,22 +301,22 @@ def make_gradients(learner: Learner, batch: Batch, count: int | None = None) -> 
                 g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
                 for g, p in zip(grads, trained, strict=True)
             ]
-            bad.copy_(torch.maximum(bad, (~torch.isfinite(norm + out)).float()))
-            figures = {"loss": out, "td_error": td_error, "grad_norm": norm}
-            names[:] = figures
-            sums[..., : len(figures)].add_(torch.stack([f.float() for f in figures.values()], -1))
+            not_finite.copy_(torch.maximum(not_finite, (~torch.isfinite(norm + out)).float()))
+            metrics = {"loss": out, "td_error": td_error, "grad_norm": norm}
+            names[:] = metrics
+            sums[..., : len(metrics)].add_(torch.stack([m.float() for m in metrics.values()], -1))
         return *in_order, priority
 
     # The names are known once it ran, on copies.
     if count is None:
-        gradients(*[t.clone() for t in (*learner.inputs, *batch.values())])
+        gradients(*[t.clone() for t in (*updater.inputs, *batch.values())])
     return gradients, names
 
 
 def parameter_groups(loss: LossModule) -> tuple[dict[str, TensorDictBase], list[tuple[str, NestedKey]]]:
     """The parameter groups of a TorchRL loss by attribute name, and the (group, key) of every trained tensor.
 
-    A group ``target_<name>`` holds the delayed copies of the group ``<name>``, under the same keys.
+    A group ``target_<name>`` holds the target network's copies of the group ``<name>``, under the same keys.
     """
     groups = {name: getattr(loss, name) for name, _ in loss.named_children() if name.endswith("_params")}
     keys = [
@@ -361,9 +363,9 @@ def feed(gather: Callable[[int], Batch], device: torch.device, count: int) -> It
         yield {key: tensors[i] for key, tensors in parts.items()}
 
 
-def flat_weights(learner: Learner) -> Tensor:
+def flat_weights(updater: Updater) -> Tensor:
     """The learner's weights of now, float32 [numel] on the CPU, in the boards' order."""
-    return torch.cat([w.reshape(-1) for w in ordered_leaves(learner.weights)]).cpu()
+    return torch.cat([w.reshape(-1) for w in ordered_leaves(updater.weights)]).cpu()
 
 
 def linear(start: float, end: float | None, fraction: float) -> float:

@@ -184,7 +184,7 @@ class PrioritizedStreamSampler(Sampler):
         info = {"stream": stream, "time": time, "priority_weight": self.weights(stream, time, batch_size)}
         return torch.from_numpy(self.streams.index(stream, time)), {k: torch.from_numpy(v) for k, v in info.items()}
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """For the log: the draws' entropy (1 is uniform), and the largest priority over the mean one."""
         leaves = self.tree[np.arange(self.tree.size)]
         known = np.count_nonzero(leaves)

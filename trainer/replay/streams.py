@@ -218,7 +218,7 @@ class StreamSampler(Sampler):
         info = {"stream": torch.from_numpy(stream), "time": torch.from_numpy(time)}
         return torch.from_numpy(self.streams.index(stream, time)), info
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Nothing to log."""
         return {}
 

@@ -29,7 +29,7 @@ from trainer.learning.determinism import be_deterministic
 from trainer.learning.diagnostics import diagnose
 from trainer.learning.limiter import NO_LIMIT, Limiter
 from trainer.learning.stacking import Stack
-from trainer.learning.update import Learner, feed, flat_weights, linear
+from trainer.learning.update import Updater, feed, flat_weights, linear
 from trainer.memory.boards import VERSIONS_KEPT, ControlBoard
 from trainer.replay.on_disk import ReplayCopy
 from trainer.replay.priorities import PrioritizedStreamSampler
@@ -44,7 +44,7 @@ SLACK = 8  # updates by which one agent of a stack may be ahead of another befor
 ROW_EVERY_S = 1.0  # between two reports of a learner's process
 
 
-class Agent:
+class Learner:
     """An agent's learning side: replay, learner and limiter, and the way of its weights.
 
     Args:
@@ -71,7 +71,7 @@ class Agent:
         if config.algorithm.prioritized:
             self.sampler = prioritized(plan, uniform, self.replay, algorithm)
         self.gather = self.replay.batches
-        self.learner = Learner(algorithm, config.learner, config.algorithm, device)
+        self.updater = Updater(algorithm, config.learner, config.algorithm, device)
         assert config.schedule.tolerance_frames is not None  # a run's configuration is resolved
         self.limiter = Limiter(
             config.budget_frames, config.learner.warmup_frames, config.schedule.frames_per_update,
@@ -87,6 +87,24 @@ class Agent:
             plan.board.oldest,
         )
         self.copy.beat = self.beat
+
+    @property
+    def learners(self) -> list[Learner]:
+        """Whose updates it makes: its own."""
+        return [self]
+
+    def prepare(self) -> None:
+        """Record the update, which else the first one does; changes no weight."""
+        self.updater.prepare(self.replay.example())
+
+    def follow(self, trace: Trace | NoTrace) -> None:
+        """Let a trace show what it does; one that shows nothing changes nothing."""
+        self._follow_all_but_updates(trace)
+        trace.follow(self.updater, "update", "update", self.name)
+
+    def _follow_all_but_updates(self, trace: Trace | NoTrace) -> None:
+        for method, kind in (("gather", "sample"), ("publish", "publish"), ("metrics", "log"), ("save", "checkpoint")):
+            trace.follow(self, method, kind, self.name)
 
     def beat(self) -> None:
         """A sign of life, where it has a process of its own."""
@@ -121,8 +139,8 @@ class Agent:
 
     def learn(self, counts: Sequence[int]) -> None:
         """``counts[0]`` updates on batches that are gathered at once."""
-        for batch in feed(self.gather, self.learner.device, counts[0]):
-            self.updated(batch, self.learner.update(batch))
+        for batch in feed(self.gather, self.updater.device, counts[0]):
+            self.updated(batch, self.updater.update(batch))
 
     def updated(self, batch: Batch, priority: Tensor) -> None:
         """Count an update, take its priorities, and hand the weights to the collectors when due."""
@@ -134,43 +152,43 @@ class Agent:
 
     def publish(self) -> None:
         """Hand the collectors a new version of the weights; waits for none of them."""
-        self.publish_(self.learner.weights)
+        self.publish_(self.updater.weights)
         self.board.version_updates[self.plan.weights.version % VERSIONS_KEPT] = self.limiter.updates
 
     def anneal(self, frames: int) -> None:
         """Learning rate and exponent of importance weights, as they are to be after ``frames`` frames."""
         fraction = frames / self.config.budget_frames
         rates, replay = self.config.learner, self.config.replay
-        self.learner.set_learning_rate(linear(rates.learning_rate, rates.learning_rate_end, fraction))
+        self.updater.set_learning_rate(linear(rates.learning_rate, rates.learning_rate_end, fraction))
         self.sampler.beta = linear(replay.priority_beta, replay.priority_beta_end, fraction)
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """How learning goes, for the loggers; waits for the device.
 
         Raises:
             NotFinite: a loss was NaN or infinite.
         """
-        figures = {"learning_rate": self.learner.learning_rate, **self.learner.metrics()}
-        if self.learner.last_batch is not None:
-            figures |= diagnose(self.learner.algorithm, self.learner.last_batch) | self.sampler.figures()
-        return figures
+        metrics = {"learning_rate": self.updater.learning_rate, **self.updater.metrics()}
+        if self.updater.last_batch is not None:
+            metrics |= diagnose(self.updater.algorithm, self.updater.last_batch) | self.sampler.metrics()
+        return metrics
 
     def flat(self) -> Tensor:
         """The weights of now, float32 [numel] on the CPU, in the boards' order."""
-        return flat_weights(self.learner)
+        return flat_weights(self.updater)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, target, optimiser, counters, priorities and random states."""
         self.replay.take_priorities()
         return {
-            "learner": self.learner.state_dict(),
+            "learner": self.updater.state_dict(),
             "limiter": self.limiter.state_dict(),
             "sampler": self.sampler.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any], with_sampler: bool = True) -> None:
         """Go on from a checkpoint; without its sampler's part, priorities begin anew."""
-        self.learner.load_state_dict(state["learner"])
+        self.updater.load_state_dict(state["learner"])
         self.limiter.load_state_dict(state["limiter"])
         if self.board.lost_at[0] >= max(1, sum(state["frames_of_workers"])):  # not one that was saved after the loss
             self.limiter.begin_again(int(self.board.lost_at[0]), int(self.board.episodes_before[0]))
@@ -202,61 +220,59 @@ class Agent:
         return path
 
 
-class StackedAgents:
-    """Agents of one shape whose due updates are made in one call; each keeps its own replay, limiter and optimiser.
+class LearnerStack:
+    """Learners of one shape whose due updates are made in one call; each has its count replay, limiter and optimiser.
 
     Args:
-        agents: at least two, alike as `trainer.roles.agents.update_key` says.
+        learners: at least two, alike as `trainer.roles.agents.update_key` says.
     """
 
-    def __init__(self, agents: Sequence[Agent]) -> None:
-        self.agents = agents
-        self.stack = Stack([agent.learner for agent in agents])
+    def __init__(self, learners: list[Learner]) -> None:
+        self.learners = learners
+        self.stack = Stack([learner.updater for learner in learners])
+
+    def prepare(self) -> None:
+        """Record the update, which else the first one does; changes no weight."""
+        self.stack.prepare(self.learners[0].replay.example())
+
+    def follow(self, trace: Trace | NoTrace) -> None:
+        """Let a trace show what it does; one that shows nothing changes nothing."""
+        for learner in self.learners:
+            learner._follow_all_but_updates(trace)
+        trace.follow(self.stack, "update", "update", all_of([learner.name for learner in self.learners]))
 
     def work(self) -> bool:
         """One chunk of updates that are due for all of them, or for those that are owed more; whether there was any."""
-        frames = [agent.board.total_frames() for agent in self.agents]
-        due = [agent.due(so_far) for agent, so_far in zip(self.agents, frames, strict=True)]
-        common = min((own for own, agent in zip(due, self.agents, strict=True) if not agent.frozen), default=0)
+        frames = [learner.board.total_frames() for learner in self.learners]
+        due = [learner.due(so_far) for learner, so_far in zip(self.learners, frames, strict=True)]
+        common = min(
+            (count for count, learner in zip(due, self.learners, strict=True) if not learner.frozen), default=0
+        )
         if common:
-            counts = [min(own, common) for own in due]
+            counts = [min(count, common) for count in due]
         else:  # agents that live longer have more frames; once they hold collection up, or ended it, all is made
-            held = any(agent.holds_collection_up(n) for agent, n in zip(self.agents, frames, strict=True))
-            counts = [own if own > (0 if held else SLACK) else 0 for own in due]
+            held = any(learner.holds_collection_up(n) for learner, n in zip(self.learners, frames, strict=True))
+            counts = [count if count > (0 if held else SLACK) else 0 for count in due]
         if not any(counts):
             return False
-        for agent, so_far in zip(self.agents, frames, strict=True):
-            agent.anneal(so_far)
+        for learner, so_far in zip(self.learners, frames, strict=True):
+            learner.anneal(so_far)
         self.learn(counts)
-        for agent in self.agents:
-            agent.open_limit()
+        for learner in self.learners:
+            learner.open_limit()
         return True
 
     def learn(self, counts: Sequence[int]) -> None:
         """``counts[a]`` updates of agent a, on batches that each gathers by itself."""
         fed = [
-            feed(agent.gather, agent.learner.device, count) if count else iter(())
-            for agent, count in zip(self.agents, counts, strict=True)
+            feed(learner.gather, learner.updater.device, count) if count else iter(())
+            for learner, count in zip(self.learners, counts, strict=True)
         ]
         for _ in range(max(counts)):
             batches = [next(batches, None) for batches in fed]
-            for agent, batch, priority in zip(self.agents, batches, self.stack.update(batches), strict=True):
+            for learner, batch, priority in zip(self.learners, batches, self.stack.update(batches), strict=True):
                 if batch is not None:
-                    agent.updated(batch, priority)
-
-
-def follow(trace: Trace | NoTrace, worker: Agent | StackedAgents) -> None:
-    """Let a trace show what a worker does; one that shows nothing changes nothing."""
-    agents = worker.agents if isinstance(worker, StackedAgents) else [worker]
-    for agent in agents:
-        trace.follow(agent, "gather", "sample", agent.name)
-        trace.follow(agent, "publish", "publish", agent.name)
-        trace.follow(agent, "figures", "log", agent.name)
-        trace.follow(agent, "save", "checkpoint", agent.name)
-    if isinstance(worker, StackedAgents):
-        trace.follow(worker.stack, "update", "update", all_of([agent.name for agent in agents]))
-    else:
-        trace.follow(worker.learner, "update", "update", worker.name)
+                    learner.updated(batch, priority)
 
 
 def prioritized(
@@ -294,7 +310,7 @@ def saved(save: Callable[[int], Path], frames: int) -> tuple[str, str]:
         return "unsaved", str(error)
 
 
-def go_on(agent: Agent) -> None:
+def go_on(agent: Learner) -> None:
     """Take over from the process that had the agent before, or from the run that this one goes on with.
 
     Its last checkpoint may be minutes old, or not there yet; the weights on its board are those that it is played by.
@@ -303,23 +319,23 @@ def go_on(agent: Agent) -> None:
     if found is not None:
         agent.load_state_dict(found, with_sampler=False)
     if agent.plan.weights.version and (made := published_updates(agent.plan)) >= agent.limiter.updates:
-        agent.learner.load_flat(published(agent.plan))
-        agent.learner.updates = agent.limiter.updates = made
+        agent.updater.load_flat(published(agent.plan))
+        agent.updater.updates = agent.limiter.updates = made
         board.updates[0] = made
 
 
 def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -> None:
     """Body of an agent's own process.
 
-    The pipe carries ``("save", frames)`` to it, and from it ``("row", figures)``, ``("saved", path)``, ``("unsaved",
+    The pipe carries ``("save", frames)`` to it, and from it ``("row", metrics)``, ``("saved", path)``, ``("unsaved",
     why)`` or ``("error", text)``. `go_on` says from where it goes on.
     """
     child.begin(plan.config, "learner", plan.number, num_threads=plan.config.learner.num_threads)
     trace = open_trace(plan.config, "learner", plan.name)
     try:
-        agent = Agent(plan, torch.device(device))
-        agent.learner.prepare(agent.replay.example())
-        follow(trace, agent)
+        agent = Learner(plan, torch.device(device))
+        agent.prepare()
+        agent.follow(trace)
         sleep = trace.waiting(time.sleep, "idle", plan.name)
         go_on(agent)
         agent.publish()
@@ -329,7 +345,7 @@ def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -
             now = plan.board.learner_heartbeat[0] = time.monotonic()
             if now - reported >= ROW_EVERY_S:
                 reported = now
-                pipe.send(("row", agent.figures()))
+                pipe.send(("row", agent.metrics()))
             if pipe.poll():
                 _, number = pipe.recv()
                 pipe.send(saved(agent.save, number))

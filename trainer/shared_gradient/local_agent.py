@@ -30,7 +30,7 @@ from trainer.memory.boards import AgentBoard, ControlBoard
 from trainer.replay.streams import worker_rows
 from trainer.roles import child
 from trainer.roles.collector import CollectorPlan, Rollout, closed
-from trainer.roles.learner import IDLE_S, ROW_EVERY_S, Agent, follow, saved
+from trainer.roles.learner import IDLE_S, ROW_EVERY_S, Learner, saved
 from trainer.run_folder import checkpoint
 from trainer.shared_gradient.shared import SharedAgent
 from trainer.shared_gradient.shared_device import DeviceAgent
@@ -43,7 +43,7 @@ def run(
 ) -> None:  # fmt: skip
     """Body of the process.
 
-    The pipe carries ``("save", frames)`` and then ``("go", 0)`` to it, and from it ``("row", figures)``, ``("saved",
+    The pipe carries ``("save", frames)`` and then ``("go", 0)`` to it, and from it ``("row", metrics)``, ``("saved",
     path)``, ``("unsaved", why)`` and ``("error", text)``.
 
     Args:
@@ -63,14 +63,14 @@ def run(
         life.tell(own.board.learner_starts)
         agent, rollout = _build(plan, control, shared, resumed, exact, world)
         life.tell(agent.beat)
-        follow(trace, agent)
+        agent.follow(trace)
         reported, waiting = time.monotonic(), False
         while not control.stopping():
             frames = total(boards)
             now = own.board.learner_heartbeat[0] = time.monotonic()
             if now - reported >= ROW_EVERY_S:
                 reported = now
-                pipe.send(("row", agent.figures()))
+                pipe.send(("row", agent.metrics()))
             if pipe.poll():
                 order, number = pipe.recv()
                 waiting = order == "save"  # until all have saved; a "go" may have been meant for a predecessor
@@ -95,18 +95,18 @@ def run(
 def _build(
     plan: CollectorPlan, control: ControlBoard, shared: SharedAgent | DeviceAgent, resumed: bool, exact: bool,
     made: list[Any],
-) -> tuple[Agent, Rollout]:  # fmt: skip
-    """Agent and rollout, in the order in which ``sequential`` makes them, so that both draw the same numbers.
+) -> tuple[Learner, Rollout]:  # fmt: skip
+    """Learner and rollout, in the order in which ``sequential`` makes them, so that both draw the same numbers.
 
     The world is put into ``made`` at once, so that it can be closed whatever happens then.
     """
     (own,) = plan.agents
-    agent = Agent(own, torch.device("cpu"))
+    agent = Learner(own, torch.device("cpu"))
     torch.manual_seed(seeds.of_updates(own.config.seed, own.number))
-    agent.learner.prepare(agent.replay.example())
-    shared.join(own.number, agent.learner)
-    for delayed, trained in zip(agent.learner.delayed, agent.learner.trained, strict=True):
-        delayed.copy_(trained)
+    agent.prepare()
+    shared.join(own.number, agent.updater)
+    for target, trained in zip(agent.updater.targets, agent.updater.trained, strict=True):
+        target.copy_(trained)
     control.pid[0] = os.getpid()
     generators: dict[str, Any] = {}  # not those that the learner draws from
     with seeds.apart(generators):
@@ -118,7 +118,7 @@ def _build(
     found = checkpoint.newest(own.folder) if resumed else None
     if found is not None:
         agent.load_state_dict(found, with_sampler=exact)
-        shared.pull(own.number, agent.learner.trained)
+        shared.pull(own.number, agent.updater.trained)
         if exact:
             rollout.load_state_dict(found["rollout"])
             torch.set_rng_state(found["torch_rng"])
@@ -137,7 +137,7 @@ def total(boards: Sequence[AgentBoard]) -> int:
     return sum(board.total_frames() for board in boards)
 
 
-def _round(agent: Agent, rollout: Rollout, boards: Sequence[AgentBoard]) -> None:
+def _round(agent: Learner, rollout: Rollout, boards: Sequence[AgentBoard]) -> None:
     """Some steps of every environment, the updates that they owe, and the new weights for the next steps."""
     board, schedule = agent.board, agent.config.schedule
     board.schedule_frames[0] = total(boards)
@@ -155,7 +155,7 @@ def _round(agent: Agent, rollout: Rollout, boards: Sequence[AgentBoard]) -> None
     agent.publish()
 
 
-def _save(agent: Agent, rollout: Rollout, number: int) -> Path:
+def _save(agent: Learner, rollout: Rollout, number: int) -> Path:
     """A checkpoint between two rounds, with where the environments stand."""
     state = {**rollout.state_dict(), "number": number}
     save_or_say(rollout.trace)

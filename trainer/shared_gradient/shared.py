@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.learning.update import BETAS, Learner
+from trainer.learning.update import BETAS, Updater
 from trainer.run_folder import manifest
 
 LOCK_S = 2e-5  # between two looks at the lock
@@ -37,7 +37,7 @@ class SharedAgent:
     """Weights, Adam's moments and step counts in shared memory; crosses process borders.
 
     Args:
-        learner: of the shapes, and with the first weights.
+        updater: of the shapes, and with the first weights.
         num_agents: P.
         lock: file that stands for the lock; made here.
         mode: ``locked`` or ``hogwild``.
@@ -51,18 +51,18 @@ class SharedAgent:
         recovered: int64 [1], how often the lock's holder was found dead.
     """
 
-    def __init__(self, learner: Learner, num_agents: int, lock: Path, mode: str) -> None:
+    def __init__(self, updater: Updater, num_agents: int, lock: Path, mode: str) -> None:
         self.mode, self._lock_path = mode, str(lock)
         manifest.add(lock)
         lock.touch(0o600)
-        self._shapes = [(tuple(p.shape), p.stride()) for p in learner.trained]
-        numel = sum(p.numel() for p in learner.trained)
+        self._shapes = [(tuple(p.shape), p.stride()) for p in updater.trained]
+        numel = sum(p.numel() for p in updater.trained)
         self._state = torch.zeros(2, 3, numel).share_memory_()  # slot; weights, first and second moment
         self._steps = torch.zeros(2).share_memory_()  # of Adam, for each slot
         self._words = torch.zeros(3, dtype=torch.int64).share_memory_()  # version, holder, recovered
         self._counts = torch.zeros(num_agents, COUNTS, dtype=torch.int64).share_memory_()
         self._open()
-        for mine, own in zip(self._parts[0][0], learner.trained, strict=True):
+        for mine, own in zip(self._parts[0][0], updater.trained, strict=True):
             mine.copy_(own)
 
     def _open(self) -> None:
@@ -87,19 +87,19 @@ class SharedAgent:
         """Steps of the shared optimiser until now; with ``hogwild`` without those that were lost."""
         return int(self._version[0])
 
-    def join(self, number: int, learner: Learner) -> None:
+    def join(self, number: int, updater: Updater) -> None:
         """Let a local agent's optimiser be the shared one from now on, and take its weights."""
-        learner.optimize = partial(self.apply, number, learner)
+        updater.optimize = partial(self.apply, number, updater)
         self.counts[number, BEGUN] = self.counts[number, ENDED]  # a predecessor may have died between the two
-        self.pull(number, learner.trained)
+        self.pull(number, updater.trained)
 
-    def apply(self, number: int, learner: Learner, gradients: Sequence[Tensor]) -> None:
+    def apply(self, number: int, updater: Updater, gradients: Sequence[Tensor]) -> None:
         """One step of the shared optimiser with a local agent's gradients; the local network takes the new weights.
 
-        A gradient that is not finite is not applied: the learner's own flag is set then.
+        A gradient that is not finite is not applied: the updater's own flag is set then.
         """
         if self.mode == "hogwild":
-            self._apply_freely(number, learner, gradients)
+            self._apply_freely(number, updater, gradients)
             return
         self._take_lock()
         try:
@@ -111,10 +111,10 @@ class SharedAgent:
             old, new = version % 2, (version + 1) % 2
             self._state[new].copy_(self._state[old])
             self._steps[new] = self._steps[old]
-            self._step(new, learner, gradients)
+            self._step(new, updater, gradients)
             own = self.counts[number]
             own[STALENESS] += version - own[PULLED]
-            torch._foreach_copy_(learner.trained, self._parts[new][0])
+            torch._foreach_copy_(updater.trained, self._parts[new][0])
             own[PULLED] = version + 1
             own[APPLIED] += 1
             self._version[0] = version + 1  # from here on it counts
@@ -132,13 +132,13 @@ class SharedAgent:
                 self.beat()
                 time.sleep(LOCK_S)
 
-    def _apply_freely(self, number: int, learner: Learner, gradients: Sequence[Tensor]) -> None:
+    def _apply_freely(self, number: int, updater: Updater, gradients: Sequence[Tensor]) -> None:
         own = self.counts[number]
         own[BEGUN] += 1
         ended = self.counts[:, ENDED].copy()
         own[STALENESS] += int(self._version[0]) - own[PULLED]
-        self._step(0, learner, gradients)
-        torch._foreach_copy_(learner.trained, self._parts[0][0])
+        self._step(0, updater, gradients)
+        torch._foreach_copy_(updater.trained, self._parts[0][0])
         self._version[0] += 1
         others = np.arange(len(self.counts)) != number
         own[OVERLAPPED] += bool((self.counts[others, BEGUN] > ended[others]).any())
@@ -146,12 +146,12 @@ class SharedAgent:
         own[APPLIED] += 1
         own[ENDED] += 1
 
-    def _step(self, slot: int, learner: Learner, gradients: Sequence[Tensor]) -> None:
-        eps = learner.config.adam_eps
-        adam_step(self._parts[slot], self._steps[slot], list(gradients), learner.rate, learner.bad, eps)
+    def _step(self, slot: int, updater: Updater, gradients: Sequence[Tensor]) -> None:
+        eps = updater.config.adam_eps
+        adam_step(self._parts[slot], self._steps[slot], list(gradients), updater.rate, updater.not_finite, eps)
 
     def pull(self, number: int | None, weights: Sequence[Tensor]) -> None:
-        """Copy the shared weights of one version into tensors of the learner's shapes; waits for nobody.
+        """Copy the shared weights of one version into tensors of the updater's shapes; waits for nobody.
 
         Args:
             number: of the local agent that goes on from them; None: somebody who only looks.
@@ -229,21 +229,21 @@ def views(flat: Tensor, shapes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def adam_step(
-    parts: Sequence[list[Tensor]], step: Tensor, gradients: list[Tensor], rate: Tensor, bad: Tensor, eps: float
+    parts: Sequence[list[Tensor]], step: Tensor, gradients: list[Tensor], rate: Tensor, not_finite: Tensor, eps: float
 ) -> None:
-    """One step of fused Adam, as `Learner` makes it; none where ``bad`` is 1.
+    """One step of fused Adam, as `Updater` makes it; none where ``not_finite`` is 1.
 
     Args:
         parts: weights, first and second moment, each a tensor for each parameter.
         step: count of steps, float32 [], raised by one.
         gradients: strided as the weights.
         rate: learning rate, float32 [].
-        bad: 1 where a gradient was not finite, float32 [].
+        not_finite: 1 where a gradient was not finite, float32 [].
         eps: Adam's.
     """
     weights, first, second = parts
     step.add_(1)
     torch._fused_adam_(
         weights, gradients, first, second, [], [step] * len(weights), lr=rate, beta1=BETAS[0], beta2=BETAS[1],
-        weight_decay=0.0, eps=eps, amsgrad=False, maximize=False, found_inf=bad,
+        weight_decay=0.0, eps=eps, amsgrad=False, maximize=False, found_inf=not_finite,
     )  # fmt: skip

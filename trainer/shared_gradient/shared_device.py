@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainer.host.errors import RunFailed
-from trainer.learning.update import Learner
+from trainer.learning.update import Updater
 from trainer.memory.blocks import Fields, shared_block, views_of
 from trainer.shared_gradient.shared import APPLIED, COUNTS, STALENESS, adam_step, views
 
@@ -42,7 +42,7 @@ class DeviceAgent:
     """Weights, Adam's moments and step count on a device; what crosses process borders is mailboxes and slots.
 
     Args:
-        learner: of the shapes, and with the first weights.
+        updater: of the shapes, and with the first weights.
         num_agents: P.
         device: where weights and moments live.
         mode: ``locked`` or ``hogwild``.
@@ -69,11 +69,11 @@ class DeviceAgent:
     newest: NDArray[np.int64]
     closed: NDArray[np.int64]
 
-    def __init__(self, learner: Learner, num_agents: int, device: torch.device, mode: str) -> None:
+    def __init__(self, updater: Updater, num_agents: int, device: torch.device, mode: str) -> None:
         self.mode = mode
-        self._shapes = [(tuple(p.shape), p.stride()) for p in learner.trained]
+        self._shapes = [(tuple(p.shape), p.stride()) for p in updater.trained]
         self._shapes += [((), ()), ((), ())]  # behind a gradient: learning rate; 1 where it is not finite
-        numel = sum(p.numel() for p in learner.trained)
+        numel = sum(p.numel() for p in updater.trained)
         self._fields: Fields = {
             "gradients": ((num_agents, numel + 2), torch.float32),
             "slots": ((2, numel), torch.float32),
@@ -83,7 +83,7 @@ class DeviceAgent:
         }
         self._block = shared_block(self._fields)
         self._open()
-        self._device, self._eps = device, learner.config.adam_eps
+        self._device, self._eps = device, updater.config.adam_eps
         self._locked_pages = device.type == "cuda"
         if self._locked_pages:
             _lock_pages(self._block, device)
@@ -91,11 +91,11 @@ class DeviceAgent:
         self._parts = [views(part, self._shapes[:-2]) for part in self._state]
         self._step = torch.zeros((), device=device)  # of Adam
         self._arrived = torch.empty(numel + 2, device=device)
-        *self._gradient, self._rate, self._bad = views(self._arrived, self._shapes)
+        *self._gradient, self._rate, self._not_finite = views(self._arrived, self._shapes)
         self._taken = np.zeros(num_agents, dtype=np.int64)  # gradients of a mailbox whose step is made
         self._staleness = np.zeros(num_agents, dtype=np.int64)  # sum over them of the steps since their weights
         self.version = 0
-        for mine, own in zip(self._parts[0], learner.trained, strict=True):
+        for mine, own in zip(self._parts[0], updater.trained, strict=True):
             mine.copy_(own)
         self._publish()
 
@@ -119,30 +119,30 @@ class DeviceAgent:
 
     # A local agent's side.
 
-    def join(self, number: int, learner: Learner) -> None:
+    def join(self, number: int, updater: Updater) -> None:
         """Let a local agent's optimiser be the shared one from now on, and take its weights.
 
         What a predecessor had sent before it died is applied first.
         """
-        learner.optimize = partial(self.apply, number, learner)
+        updater.optimize = partial(self.apply, number, updater)
         self._wait(number)
-        self.pull(number, learner.trained)
+        self.pull(number, updater.trained)
 
-    def apply(self, number: int, learner: Learner, gradients: Sequence[Tensor]) -> None:
+    def apply(self, number: int, updater: Updater, gradients: Sequence[Tensor]) -> None:
         """Send a gradient; the local network takes the newest weights, with ``locked`` those that hold it.
 
-        A gradient that is not finite is not applied: the learner's own flag is set then.
+        A gradient that is not finite is not applied: the updater's own flag is set then.
         """
         if not self._wait(number):  # hogwild: the one before
             return
-        for mine, own in zip(self._mail[number], chain(gradients, (learner.rate, learner.bad)), strict=True):
+        for mine, own in zip(self._mail[number], chain(gradients, (updater.rate, updater.not_finite)), strict=True):
             mine.copy_(own)
         self.based[number] = self._held
         self.sent[number] += 1  # from here on it counts
         if self.mode == "locked" and not self._wait(number):
             return
         if self.newest[1 + int(self.newest[0]) % 2] != self._held:
-            self.pull(number, learner.trained)
+            self.pull(number, updater.trained)
 
     def _wait(self, number: int) -> bool:
         """Until a mailbox is empty; whether it is, and not closed instead."""
@@ -154,7 +154,7 @@ class DeviceAgent:
         return True
 
     def pull(self, number: int | None, weights: Sequence[Tensor]) -> None:
-        """Copy the newest weights, all of one version, into tensors of the learner's shapes; waits for nobody.
+        """Copy the newest weights, all of one version, into tensors of the updater's shapes; waits for nobody.
 
         Args:
             number: of the local agent that goes on from them; None: somebody who only looks.
@@ -190,7 +190,7 @@ class DeviceAgent:
 
     def _take(self, number: int) -> None:
         self._arrived.copy_(self._gradients[number], non_blocking=True)
-        adam_step(self._parts, self._step, self._gradient, self._rate, self._bad, self._eps)
+        adam_step(self._parts, self._step, self._gradient, self._rate, self._not_finite, self._eps)
         self._taken[number] += 1
         self._staleness[number] += self.version - int(self.based[number])
         self.version += 1

@@ -14,10 +14,9 @@ from trainer.envs import EnvError, EnvSpec
 from trainer.host import seeds
 from trainer.host.signals import StopSignals
 from trainer.memory.boards import RUN, ControlBoard
-from trainer.roles import learner as learning
 from trainer.roles import task as looking
 from trainer.roles.agents import plan_agents, plan_local_agents, update_key
-from trainer.roles.learner import Agent, StackedAgents
+from trainer.roles.learner import Learner, LearnerStack
 from trainer.run_folder import checkpoint
 from trainer.selfplay.pool import open_pool
 from trainer.shared_gradient.shared import SharedAgent
@@ -77,12 +76,12 @@ def build(
     here = config.agents.learner != "process" or len(plans) == 1
     frozen = {plan.name for plan in plans if plan.name in config.agents.frozen}
     own = [plan for plan in plans if here or plan.name in frozen]
-    agents = [Agent(plan, device, plan.name in frozen) for plan in own]
+    agents = [Learner(plan, device, plan.name in frozen) for plan in own]
     for agent in agents:
         if agent.name in config.agents.start_from:
             start_from(agent, Path(config.agents.start_from[agent.name]))
     torch.manual_seed(seeds.of_updates(config.seed))
-    workers: list[Agent | StackedAgents] = [agent for agent in agents if not agent.frozen]
+    workers: list[Learner | LearnerStack] = [agent for agent in agents if not agent.frozen]
     if config.agents.learner == "stacked":
         workers = stacked([agent for agent in agents if not agent.frozen])
     learners = [
@@ -99,7 +98,7 @@ def build(
     remove_parts(run_dir)
     trace = open_trace(config, "learner" if workers else "main")
     for worker in workers:
-        learning.follow(trace, worker)
+        worker.follow(trace)
     pool = None
     if world[0][1].against_opponents:
         pool = open_pool(config, run_dir, plans[0].weights.numel, plans[0].streams.num_workers)
@@ -119,12 +118,12 @@ def build_shared(
         ConfigError: the world has several agents.
     """
     plans, schedule = plan_local_agents(config, world, run_dir, scratch), config.schedule
-    learner = Agent(plans[0], torch.device("cpu")).learner
+    updater = Learner(plans[0], torch.device("cpu")).updater
     agent: SharedAgent | DeviceAgent
     if schedule.applier == "device" or (schedule.applier == "auto" and device.type == "cuda"):
-        agent = DeviceAgent(learner, len(plans), device, schedule.application)
+        agent = DeviceAgent(updater, len(plans), device, schedule.application)
     else:
-        agent = SharedAgent(learner, len(plans), scratch / "shared_agent", schedule.application)
+        agent = SharedAgent(updater, len(plans), scratch / "shared_agent", schedule.application)
     controls = [ControlBoard(1) for _ in plans]
     for board in controls:
         board.command[0] = RUN
@@ -134,7 +133,7 @@ def build_shared(
     ]
     system = System(
         config, run_dir, plans, device, controls[0], telemetry, loggers, stop, agents=[], workers=[],
-        shared=Shared(agent, learner, controls),
+        shared=Shared(agent, updater, controls),
     )  # fmt: skip
     system.learners = [
         LearnerProcess(
@@ -146,22 +145,22 @@ def build_shared(
     return system
 
 
-def stacked(agents: Sequence[Agent]) -> list[Agent | StackedAgents]:
+def stacked(agents: Sequence[Learner]) -> list[Learner | LearnerStack]:
     """Agents that are alike in one stack, the others by themselves."""
-    groups: dict[tuple, list[Agent]] = {}
+    groups: dict[tuple, list[Learner]] = {}
     for agent in agents:
         groups.setdefault(update_key(agent.plan), []).append(agent)
-    return [StackedAgents(group) if len(group) > 1 else group[0] for group in groups.values()]
+    return [LearnerStack(group) if len(group) > 1 else group[0] for group in groups.values()]
 
 
-def start_from(agent: Agent, path: Path) -> None:
+def start_from(agent: Learner, path: Path) -> None:
     """Begin with the policy of another run.
 
     Raises:
         ConfigError: it cannot be read, or has another network.
     """
     flat = checkpoint.named_weights(path, agent.plan.weights.numel, f"agents.start_from.{agent.name}")
-    agent.learner.load_flat(flat)
+    agent.updater.load_flat(flat)
 
 
 def choose_device(name: str) -> torch.device:

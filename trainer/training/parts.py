@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer.learning.update import Learner
+from trainer.learning.update import Updater
 from trainer.memory.boards import ControlBoard
 from trainer.shared_gradient.shared import SharedAgent
 from trainer.shared_gradient.shared_device import DeviceAgent
@@ -32,10 +32,10 @@ class Shared:
 
     Args:
         agent: weights and optimiser, in shared memory or on the device.
-        learner: of the same network, to look at the weights with.
+        updater: of the same network, to look at the weights with.
         controls: control board of each local agent.
     """
 
     agent: SharedAgent | DeviceAgent
-    learner: Learner
+    updater: Updater
     controls: list[ControlBoard]

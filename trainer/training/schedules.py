@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from trainer.roles.learner import IDLE_S, Agent, StackedAgents
+from trainer.roles.learner import IDLE_S, Learner, LearnerStack
 from trainer.telemetry.metrics import EverySeconds
 from trainer.telemetry.trace import all_of
 from trainer.training.system import SUPERVISE_EVERY_S, System
@@ -83,9 +83,9 @@ def _rounds(system: System, collect: Callable[[], None]) -> Iterator[bool]:
         yield True
 
 
-def _updates(system: System, worker: Agent | StackedAgents) -> Iterator[bool]:
+def _updates(system: System, worker: Learner | LearnerStack) -> Iterator[bool]:
     """All updates that a round owes, or that it is given; what an agent is owed depends on nobody else."""
-    agents, fixed = getattr(worker, "agents", [worker]), system.config.schedule.updates_per_round
+    agents, fixed = worker.learners, system.config.schedule.updates_per_round
     owed = []
     for agent in agents:
         frames = agent.board.total_frames()

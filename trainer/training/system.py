@@ -34,7 +34,7 @@ from trainer.roles import evaluator as evaluating
 from trainer.roles import learner as learning
 from trainer.roles import task as tasks
 from trainer.roles.agents import AgentPlan, model_id, published, without_scheme
-from trainer.roles.learner import Agent, StackedAgents
+from trainer.roles.learner import Learner, LearnerStack
 from trainer.run_folder import manifest
 from trainer.selfplay.pool import OpponentPool
 from trainer.shared_gradient import local_agent as local_agents
@@ -82,8 +82,8 @@ class System:
     telemetry: list[Telemetry]
     loggers: Loggers
     stop: StopSignals
-    agents: list[Agent]
-    workers: list[Agent | StackedAgents]
+    agents: list[Learner]
+    workers: list[Learner | LearnerStack]
     learners: list[LearnerProcess] = field(default_factory=list)
     shared: Shared | None = None
     pool: OpponentPool | None = None  # of opponents, in self-play
@@ -132,8 +132,8 @@ class System:
     def flat(self) -> Tensor:
         """All agents' weights of now, float32 [sum of numel] on the CPU, one agent behind the other."""
         if self.shared is not None:
-            self.shared.agent.pull(None, self.shared.learner.trained)
-            return flat_weights(self.shared.learner)
+            self.shared.agent.pull(None, self.shared.updater.trained)
+            return flat_weights(self.shared.updater)
         here = {agent.name: agent.flat() for agent in self.agents}
         return torch.cat([here[plan.name] if plan.name in here else published(plan) for plan in self.plans])
 
@@ -178,12 +178,12 @@ class System:
         left = max(0, self.config.budget_frames - self.total_frames())
         return left / frames_per_s if frames_per_s > 0 else math.nan
 
-    def _figures(self, agent: Agent, failed: bool) -> dict[str, float]:
-        rate = {"learning_rate": agent.learner.learning_rate}
+    def _figures(self, agent: Learner, failed: bool) -> dict[str, float]:
+        rate = {"learning_rate": agent.updater.learning_rate}
         if failed or agent.frozen:
             return rate
         try:
-            return agent.figures()
+            return agent.metrics()
         except NotFinite as error:
             if len(self.plans) == 1:
                 raise
@@ -224,8 +224,7 @@ class System:
         """
         config, plans = self.config, self.collector_plans()
         for worker in self.workers:
-            example = (worker if isinstance(worker, Agent) else worker.agents[0]).replay.example()
-            (worker.learner if isinstance(worker, Agent) else worker.stack).prepare(example)
+            worker.prepare()
         if self.pool is not None:
             self.publish()  # the opponents need weights before the first step
         if config.schedule.name == "sequential":

@@ -172,7 +172,7 @@ def _run(system: System, summary: dict[str, Any], fresh: dict[str, Any]) -> None
                 summary |= _train(system, loop)
             for agent in system.agents:
                 if len(system.plans) == 1:
-                    agent.learner.check()
+                    agent.updater.check()
         except (RunFailed, EnvError, NotFinite) as error:
             if stop.number:  # it went to the workers too, and they were faster
                 raise Stopped from error
