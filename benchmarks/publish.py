@@ -2,8 +2,8 @@
 
     python -m benchmarks.publish [--json FILE] [--workers 46]
 
-A publish is what the training loop calls (`Learner.publish`: TorchRL's ``update_policy_weights_`` into the weights
-board), of 1.7 M parameters, as many as a Nature CNN with its hidden layer has. Workers step environments that sleep,
+A publish is what the training loop calls (`Learner.publish`: the `send` of the weights board, a `WeightSyncScheme` of
+TorchRL), of 1.7 M parameters, as many as a Nature CNN with its hidden layer has. Workers step environments that sleep,
 and take new versions. One worker and many take turns, each in processes of their own; the wall time of every call
 counts.
 """

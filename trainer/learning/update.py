@@ -111,7 +111,7 @@ class Updater:
 
     @property
     def weights(self) -> TensorDictBase:
-        """The policy network's weights, for ``update_policy_weights_``."""
+        """The policy network's weights, as they are published."""
         return self.groups["value_network_params"]
 
     def set_learning_rate(self, value: float) -> None:

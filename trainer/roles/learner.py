@@ -77,7 +77,6 @@ class Learner:
             config.budget_frames, config.learner.warmup_frames, config.schedule.frames_per_update,
             config.schedule.tolerance_frames, config.schedule.episodes_per_update, plan.streams.num_streams,
         )  # fmt: skip
-        self.publish_: Callable[[Any], None] = plan.weights.send  # or TorchRL's update_policy_weights_
         self.copy = ReplayCopy(
             plan.folder.parent / "replay",
             plan.storage,
@@ -151,8 +150,8 @@ class Learner:
             self.publish()
 
     def publish(self) -> None:
-        """Hand the collectors a new version of the weights; waits for none of them."""
-        self.publish_(self.updater.weights)
+        """Hand the collectors a new version of the weights, by TorchRL's scheme; waits for none of them."""
+        self.plan.weights.send(self.updater.weights)
         self.board.version_updates[self.plan.weights.version % VERSIONS_KEPT] = self.limiter.updates
 
     def anneal(self, frames: int) -> None:

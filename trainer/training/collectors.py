@@ -71,7 +71,7 @@ class CollectorWorkers:
 
     @property
     def first(self) -> Any:
-        """The collector that all workers began in, by which TorchRL's weights are handed on."""
+        """The collector that all workers began in."""
         return self._collectors[0]
 
     @property

@@ -33,7 +33,7 @@ from trainer.roles import collector as collecting
 from trainer.roles import evaluator as evaluating
 from trainer.roles import learner as learning
 from trainer.roles import task as tasks
-from trainer.roles.agents import AgentPlan, model_id, published, without_scheme
+from trainer.roles.agents import AgentPlan, published, without_scheme
 from trainer.roles.learner import Learner, LearnerStack
 from trainer.run_folder import manifest
 from trainer.selfplay.pool import OpponentPool
@@ -239,8 +239,6 @@ class System:
         if config.schedule.name in ("async", "sync"):
             self.collectors = CollectorWorkers(config, plans, self.board, self._create, self.loggers)
             self.collectors.start()
-            for agent in self.agents:
-                agent.publish_ = partial(self.collectors.first.update_policy_weights_, model_id=model_id(agent.plan))
         torch.set_num_threads(config.learner.num_threads)  # TorchRL changed it
         set_generator_states(self.resumed.run)  # recording the updates has drawn from them
 

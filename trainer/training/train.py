@@ -1,7 +1,7 @@
 """A run from its configuration to its summary, and the training loop.
 
-A transition goes from `roles.collector` through `replay.streams` to `roles.learner`; weights go back by
-`update_policy_weights_`. Everything between processes is shared memory without locks (`trainer.memory`).
+A transition goes from `roles.collector` through `replay.streams` to `roles.learner`; weights go back by the `send` of
+TorchRL's `WeightSyncScheme`. Everything between processes is shared memory without locks (`trainer.memory`).
 """
 
 from __future__ import annotations
