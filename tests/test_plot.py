@@ -9,6 +9,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from trainer.commands import plot as plot_command
 from trainer.telemetry import plot, rows
 
 
@@ -107,7 +108,7 @@ def test_long_runs_are_thinned_and_keep_their_last_point(real_rows):
 def test_command_line_overlays_runs(copy_of, real_run, real_rows, tmp_path, capsys):
     runs = [real_run, copy_of(real_rows, "again")]
     out = tmp_path / "both.png"
-    assert plot.main([*map(str, runs), "--out", str(out)]) == 0
+    assert plot_command.main([*map(str, runs), "--out", str(out)]) == 0
     assert capsys.readouterr().out.strip() == str(out)
     assert matplotlib.image.imread(out).shape == (715, 990, 4)
     axes = plot.draw(plot.read_runs(runs)).axes[0]
@@ -133,7 +134,7 @@ def test_command_line_refuses_what_is_no_run_in_one_sentence(tmp_path, capsys, w
     elif what == "garbage":
         (run_dir / "metrics.jsonl").write_bytes(b'\xff\xfe\n[1]\n{"frames": "many"}\n')
     with pytest.raises(SystemExit) as end:
-        plot.main([str(run_dir)])
+        plot_command.main([str(run_dir)])
     said = capsys.readouterr().err
     assert end.value.code == 2 and said.startswith(f"error: {run_dir}") and said.count("\n") == 1
 
@@ -142,7 +143,7 @@ def test_command_line_refuses_what_is_no_run_in_one_sentence(tmp_path, capsys, w
 def test_command_line_refuses_a_place_for_the_picture_in_one_sentence(real_run, tmp_path, capsys, out):
     (tmp_path / "folder").mkdir()
     with pytest.raises(SystemExit) as end:
-        plot.main([str(real_run), "--out", str(tmp_path / out)])
+        plot_command.main([str(real_run), "--out", str(tmp_path / out)])
     said = capsys.readouterr().err
     assert end.value.code == 2 and said.startswith(f"error: {tmp_path / out}") and said.count("\n") == 1
 
@@ -154,4 +155,4 @@ def test_values_that_no_picture_can_show_are_left_out(copy_of, real_rows):
     assert "1e+308" in text
     run_dir = copy_of(changed, end='{"frames": -1}\n{"frames": 1e400}\n')
     assert "damaged" in plot.curve(run_dir)
-    assert plot.main([str(run_dir)]) == 0
+    assert plot_command.main([str(run_dir)]) == 0

@@ -14,6 +14,7 @@ from typing import Any
 import matplotlib.image
 import pytest
 
+from trainer.commands import timeline as timeline_command
 from trainer.config.sections import Config
 from trainer.run_folder import manifest
 from trainer.telemetry import timeline
@@ -250,11 +251,11 @@ def test_the_picture_shows_what_the_trace_holds(tmp_path: Path) -> None:
     assert lower.get_xlim() == pytest.approx((0, 5))  # ms
     (tmp_path / "trace.json").write_text('{"traceEvents": []}')
     with pytest.raises(SystemExit):
-        timeline.main([str(tmp_path / "missing")])
+        timeline_command.main([str(tmp_path / "missing")])
     events = [
         {"name": s.kind, "ph": "X", "ts": s.start * 1e6, "dur": (s.end - s.start) * 1e6, "args": {"role": s.track}}
         for s in spans
     ]
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
-    assert timeline.main([str(tmp_path), "--seconds", "0.5"]) == 0
+    assert timeline_command.main([str(tmp_path), "--seconds", "0.5"]) == 0
     assert matplotlib.image.imread(tmp_path / "trace.png")[..., :3].std() > 0.01

@@ -3,6 +3,6 @@
 import sys
 
 if __name__ == "__main__":
-    from trainer.telemetry.plot import main
+    from trainer.commands.plot import main
 
     sys.exit(main())

@@ -3,6 +3,6 @@
 import sys
 
 if __name__ == "__main__":
-    from trainer.telemetry.timeline import main
+    from trainer.commands.timeline import main
 
     sys.exit(main())

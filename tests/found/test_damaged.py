@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from trainer.commands import eval, play, run
+from trainer.commands import plot as plot_command
+from trainer.commands import timeline as timeline_command
 from trainer.config.sections import Config
 from trainer.reading import ReadError, read_jsonl
 from trainer.run_folder import checkpoint
 from trainer.run_folder.checkpoint import numbered
-from trainer.telemetry import plot, timeline
 from trainer.training.train import train
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -71,9 +72,9 @@ def outcome(main: Callable[[list[str]], int], arguments: list[str], capfd: pytes
         ("best/policy.pt", eval.main, ["--episodes", "1"], DAMAGES),
         ("best/policy.pt", play.main, ["--max-steps", "1"], ("half", "random")),
         ("checkpoints/last_policy.pt", eval.main, ["--episodes", "1", "--policy", "last"], ("empty", "a list")),
-        ("trace.json", timeline.main, [], DAMAGES),
-        ("metrics.jsonl", plot.main, [], DAMAGES),
-        ("config.yaml", plot.main, [], ("not UTF-8", "random", "brackets without end")),
+        ("trace.json", timeline_command.main, [], DAMAGES),
+        ("metrics.jsonl", plot_command.main, [], DAMAGES),
+        ("config.yaml", plot_command.main, [], ("not UTF-8", "random", "brackets without end")),
     ],
 )
 def test_who_only_reads_says_it_in_one_sentence(name, main, words, damages, again, capfd):
@@ -83,7 +84,7 @@ def test_who_only_reads_says_it_in_one_sentence(name, main, words, damages, agai
         path.write_bytes(DAMAGES[damage](whole))
         error = outcome(main, [str(again), *words], capfd)
         assert not error or str(path) in error, (damage, error)
-        assert error or main is plot.main, damage  # a curve is drawn of what is left
+        assert error or main is plot_command.main, damage  # a curve is drawn of what is left
 
 
 @pytest.mark.parametrize("damage", ["half", "not UTF-8"])

@@ -1,8 +1,7 @@
-"""The learning curve of a run, or of several: `python -m trainer.plot RUN [RUN ...] [--out FILE]`."""
+"""The learning curve of a run, or of several."""
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -168,18 +167,3 @@ def read_runs(folders: Sequence[Path]) -> dict[Path, list[Row]]:
         if problem:
             print(f"warning: {problem}", file=sys.stderr)
     return runs
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status; ends with 2 and a sentence where there is nothing to draw."""
-    parser = argparse.ArgumentParser(prog="python -m trainer.plot", description="Draw the learning curve of runs.")
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
-    parser.add_argument("--out", type=Path, help="picture to write (default: RUN/curve.png; several runs: curves.png)")
-    arguments = parser.parse_args(argv)
-    out = arguments.out or (Path("curves.png") if len(arguments.runs) > 1 else arguments.runs[0] / "curve.png")
-    try:
-        pictures.save(draw(read_runs(arguments.runs)), out)
-    except (ReadError, OSError) as error:
-        parser.exit(2, f"error: {error}\n")
-    print(out)
-    return 0

@@ -1,9 +1,7 @@
-"""A picture of a run's trace: `python -m trainer.timeline RUN [--seconds S] [--start S] [--out FILE]`."""
+"""A picture of a run's trace: what every process did when."""
 
 from __future__ import annotations
 
-import argparse
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,6 @@ from matplotlib.patches import Patch
 from trainer.config.run_files import RunFolder
 from trainer.config.sections import first_line
 from trainer.reading import RESTORE, ReadError, read_json
-from trainer.telemetry import pictures
 
 DETAIL = 0.01  # share of the upper panel's time that the lower one shows
 COLOURS = {  # in the order of the legend
@@ -114,30 +111,3 @@ def _draw_window(
 def _corners(span: Span, start: float, end: float) -> list[tuple[float, float]]:
     left, right = max(span.start, start), min(span.end, end)
     return [(left, -0.4), (right, -0.4), (right, 0.4), (left, 0.4)]
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status; ends with 2 and a sentence where there is nothing to draw."""
-    parser = argparse.ArgumentParser(
-        prog="python -m trainer.timeline", description="Draw what every process of a run did when."
-    )
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run with telemetry.trace=true")
-    parser.add_argument("--seconds", type=float, default=2.0, help="that are shown (default: 2)")
-    parser.add_argument("--start", type=float, help="of them (default: in the middle of what every process recorded)")
-    parser.add_argument("--out", type=Path, help="picture to write (default: RUN/trace.png)")
-    arguments = parser.parse_args(argv)
-    out = arguments.out or arguments.run / "trace.png"
-    try:
-        if not RunFolder(arguments.run).trace.exists():
-            raise ReadError(f"{arguments.run} has no trace: train with telemetry.trace=true")
-        if not 0 < arguments.seconds < math.inf or not math.isfinite(arguments.start or 0.0):
-            raise ReadError(f"--seconds {arguments.seconds:g} --start {arguments.start}: give a span of time")
-        spans = read_spans(arguments.run)
-        if not spans:
-            raise ReadError(f"{RunFolder(arguments.run).trace} has no spans: there is nothing to draw")
-        start = middle(spans, arguments.seconds) if arguments.start is None else arguments.start
-        pictures.save(draw(spans, start, arguments.seconds), out)
-    except (ReadError, OSError) as error:
-        parser.exit(2, f"error: {error}\n")
-    print(out)
-    return 0
