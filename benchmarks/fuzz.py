@@ -115,7 +115,7 @@ class Found:
 
 
 def kinds() -> dict[str, str]:
-    """Every key of the configuration with its type, as ``int | None``."""
+    """Every key of the configuration with its type, as `int | None`."""
     from trainer.config.sections import config_keys
 
     return {key: str(item.type) for key, item in config_keys().items()}
@@ -150,7 +150,7 @@ def as_number(text: str) -> float | None:
 
 
 def nonsense(key: str, text: str, types: dict[str, str]) -> str:
-    """``never``: must be refused; ``odd``: refused or warned of; nothing: may be."""
+    """`never`: must be refused; `odd`: refused or warned of; nothing: may be."""
     kind = types.get(key, "")
     if "${nope}" in text or "${oc.env:NOPE}" in text:
         return "never"
@@ -214,7 +214,7 @@ def on_loader(count: int, seed: int) -> list[Found]:
 
 
 def on_main(count: int, seed: int, folder: Path) -> list[Found]:
-    """So many runs of the real main, each in a folder of its own below ``folder``, where it is started too."""
+    """So many runs of the real main, each in a folder of its own below `folder`, where it is started too."""
     rng, types, found = random.Random(seed), kinds(), []
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent), "WANDB_MODE": "offline"}
     while len(found) < count:

@@ -115,7 +115,7 @@ def bare_update(config: Config, system: System, batches: list[Batch]) -> Callabl
 
 
 def learner_updates(config: Config, system: System, settings: dict[str, Any]) -> tuple[Callable[[], None], int]:
-    """A learner of the trainer with ``settings``, as a function that makes so many updates a call."""
+    """A learner of the trainer with `settings`, as a function that makes so many updates a call."""
     from dataclasses import replace
 
     from trainer.algorithms import ALGORITHMS

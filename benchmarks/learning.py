@@ -2,7 +2,7 @@
 
     python -m benchmarks.learning [--only LunarLander-v3 ...] [--algorithms dqn ...] [--seeds 5 6 7 8 9] [--jobs 2]
 
-Each run is ``python -m trainer.run`` with the preset's budget, as people type it; its return is of the best policy,
+Each run is `python -m trainer.run` with the preset's budget, as people type it; its return is of the best policy,
 chosen by the run's own evaluations and played again for 100 greedy episodes on other seeds. Runs that are already in
 docs/learning/runs.jsonl are not repeated (delete their lines to have them again), so that the benchmark can be stopped
 and goes on. The table gives the median and the interquartile mean over seeds with 95 % bootstrap intervals (Agarwal et
@@ -138,7 +138,7 @@ def finished() -> dict[tuple[str, str, int], dict[str, Any]]:
 
 
 def train(task: Task, algorithm: str, seed: int, jobs: int) -> dict[str, Any]:
-    """One run by the command that people type, one of ``jobs`` at a time; what the table and the curves need of it."""
+    """One run by the command that people type, one of `jobs` at a time; what the table and the curves need of it."""
     words = [*task.arguments, *ALGORITHMS[algorithm], f"seed={seed}"]
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
@@ -307,7 +307,7 @@ def values(returns: Sequence[float]) -> str:
 
 
 def numbers(seeds: Sequence[int]) -> str:
-    """``0-4``, or one after the other where some are left out."""
+    """`0-4`, or one after the other where some are left out."""
     whole = list(seeds) == list(range(seeds[0], seeds[-1] + 1))
     return f"{seeds[0]}-{seeds[-1]}" if whole and len(seeds) > 1 else ", ".join(map(str, seeds))
 

@@ -54,7 +54,7 @@ def stats() -> dict[int, list[str]]:
 
 
 def tree(root: int | None = None) -> dict[int, list[str]]:
-    """The stat fields of ``root`` (None: this process) and all its descendants."""
+    """The stat fields of `root` (None: this process) and all its descendants."""
     everyone, root = stats(), os.getpid() if root is None else root
     members = {root}
     while True:
@@ -94,7 +94,7 @@ def loop_ns() -> float:
 
 
 class Meter:
-    """Wall time, CPU time and memory of this process and its descendants, from its making to :meth:`stop`."""
+    """Wall time, CPU time and memory of this process and its descendants, from its making to `stop`."""
 
     def __init__(self) -> None:
         self.startup_s = age_s()
@@ -138,7 +138,7 @@ def peer_line(meter: Meter, env_steps: int, updates: int, wall_s: float, **more:
         env_steps: environment steps of the run.
         updates: optimiser steps of the run.
         wall_s: from the first environment step to the last.
-        more: further entries; ``peer``, ``version``, ``env``, ``seed`` and ``threads`` among them.
+        more: further entries; `peer`, `version`, `env`, `seed` and `threads` among them.
     """
     return json.dumps(
         {

@@ -68,7 +68,7 @@ def against_mcts(act: Callable[[Any, np.ndarray], np.ndarray], games: int = MCTS
     """Score in connect four against OpenSpiel's tree search, seats balanced.
 
     Args:
-        act: ``(game, rows) -> actions``, of our game.
+        act: `(game, rows) -> actions`, of our game.
         games: how many are played; the search follows each in OpenSpiel's own game.
         kwargs: of our game.
     """

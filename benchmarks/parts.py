@@ -43,7 +43,7 @@ class Trained:
 
 
 def config(*arguments: str) -> Config:
-    """The configuration of ``KEY=VALUE`` arguments; without others: silent, on the CPU, one worker, unevaluated."""
+    """The configuration of `KEY=VALUE` arguments; without others: silent, on the CPU, one worker, unevaluated."""
     quiet = ["logger.terminal=none", "evaluator.every_frames=0", "learner.device=cpu", "collector.num_workers=1"]
     given = {argument.partition("=")[0] for argument in arguments}
     return load([*(a for a in quiet if a.partition("=")[0] not in given), *arguments]).config
@@ -85,7 +85,7 @@ def opened(config: Config) -> Iterator[System]:
 
 
 def train(system: System) -> Trained:
-    """The trainer's training loop, to the end of its budget or until another thread calls :func:`enough`."""
+    """The trainer's training loop, to the end of its budget or until another thread calls `enough`."""
     start = time.perf_counter()
     try:
         _train(system, Loop(system))
@@ -133,7 +133,7 @@ def wait_until_stepping(system: System, seconds: float = 120.0) -> None:
 
 
 def collected_per_s(system: System, seconds: float) -> float:
-    """Frames per second of all collectors over ``seconds`` of this process doing nothing."""
+    """Frames per second of all collectors over `seconds` of this process doing nothing."""
     time.sleep(SETTLE_S)
     frames, start = system.total_frames(), time.perf_counter()
     time.sleep(seconds)
@@ -143,7 +143,7 @@ def collected_per_s(system: System, seconds: float) -> float:
 
 
 def calls_per_s(call: Callable[[], object], seconds: float, per_call: int = 1) -> float:
-    """How often a second something happens that ``call`` does ``per_call`` times."""
+    """How often a second something happens that `call` does `per_call` times."""
     count, start = 0, time.perf_counter()
     while (now := time.perf_counter()) - start < seconds:
         call()
@@ -152,7 +152,7 @@ def calls_per_s(call: Callable[[], object], seconds: float, per_call: int = 1) -
 
 
 def by_turns(measures: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """Each measure ``repeats`` times, A B A B, so that a drift of the machine meets them alike."""
+    """Each measure `repeats` times, A B A B, so that a drift of the machine meets them alike."""
     found: dict[str, list[float]] = {name: [] for name in measures}
     for _ in range(repeats):
         for name, measure in measures.items():

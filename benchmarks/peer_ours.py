@@ -1,9 +1,9 @@
-"""One job of ``works.py`` by this trainer; prints the JSON line that the drivers of other libraries print.
+"""One job of `works.py` by this trainer; prints the JSON line that the drivers of other libraries print.
 
     python -m benchmarks.peer_ours --env CartPole-v1 --n-envs 16
 
 The wall time is the training loop's: from letting the collectors go to the last update. Building the processes is
-``startup_s``, as with the others.
+`startup_s`, as with the others.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""One job of ``works.py`` by Stable-Baselines3's DQN; prints the JSON line of the other drivers.
+"""One job of `works.py` by Stable-Baselines3's DQN; prints the JSON line of the other drivers.
 
     PYTHON_WITH_SB3 -m benchmarks.peer_sb3 --env CartPole-v1 --n-envs 8
 
 It runs in a virtual environment of Stable-Baselines3's own, so nothing of the trainer is imported. SB3 counts
-``train_freq`` in calls of the vector environment: a round is the least common multiple of the environments and of the
+`train_freq` in calls of the vector environment: a round is the least common multiple of the environments and of the
 frames for each update, with as many gradient steps as it owes (8 environments, one update for 10 frames: 5 calls, then
 4 steps), so that there is exactly one update for so many frames whatever the number of environments.
 
-``--solve ppo`` and ``--solve zoo`` instead train CartPole by rl-zoo3's settings of PPO and DQN, and tell after how many
+`--solve ppo` and `--solve zoo` instead train CartPole by rl-zoo3's settings of PPO and DQN, and tell after how many
 seconds, evaluations left out, 20 greedy episodes first had a mean of 475; they are tried every 2,500 frames.
 """
 
@@ -40,7 +40,7 @@ def make_env(env_id: str, seed: int) -> Any:
 
 
 def make_model(args: argparse.Namespace) -> Any:
-    """The model for the job, or for ``--solve``."""
+    """The model for the job, or for `--solve`."""
     from stable_baselines3 import DQN, PPO
     from stable_baselines3.common.vec_env import DummyVecEnv
 

@@ -1,8 +1,8 @@
-"""The CartPole job of ``works.py`` by TorchRL's own ``DQNTrainer``; prints the JSON line of the other drivers.
+"""The CartPole job of `works.py` by TorchRL's own `DQNTrainer`; prints the JSON line of the other drivers.
 
     python -m benchmarks.peer_torchrl --n-envs 8
 
-As its documentation puts it together: ``Collector``, ``LazyTensorStorage``, ``DQNLoss``, ``HardUpdate``, its logging
+As its documentation puts it together: `Collector`, `LazyTensorStorage`, `DQNLoss`, `HardUpdate`, its logging
 off. It differs from the job in this: it collects 1,000 frames and then makes 100 updates (the rhythm of TorchRL's own
 example, and faster for it than 10 and 1); the frames before learning starts are taken at random, and all but the last
 1,000 of them never reach its replay. As it learns behind each batch, the first one included, learning starts a batch

@@ -2,9 +2,9 @@
 
     python -m benchmarks.peers [--json FILE] [--sb3 PYTHON] [--only NAME ...] [--solve ppo]
 
-Each job of ``works.py`` is run by this trainer (``peer_ours.py``), by Stable-Baselines3 (``peer_sb3.py``, by the Python
-of an environment of its own: ``pip install torch==2.13.0``, then ``"stable-baselines3==2.9.*" "gymnasium[box2d]" ale-py
-opencv-python-headless``) and, CartPole only, by TorchRL's DQNTrainer (``peer_torchrl.py``), by turns. Both sides choose
+Each job of `works.py` is run by this trainer (`peer_ours.py`), by Stable-Baselines3 (`peer_sb3.py`, by the Python
+of an environment of its own: `pip install torch==2.13.0`, then `"stable-baselines3==2.9.*" "gymnasium[box2d]" ale-py
+opencv-python-headless`) and, CartPole only, by TorchRL's DQNTrainer (`peer_torchrl.py`), by turns. Both sides choose
 among the same numbers of environments and threads, and the best choice of each counts, by the median over the repeats.
 A row below each comparison says by how much their updates for each frame differ, which the bar holds to 1 %. Then the
 time to solve CartPole: seconds from the first frame to the weights whose greedy mean over 20 episodes is at least 475,
@@ -40,7 +40,7 @@ class Comparison:
     """One job and one peer.
 
     Args:
-        name: for ``--only`` and the rows.
+        name: for `--only` and the rows.
         env_id: the job.
         peer: who it is compared to.
         envs: numbers of environments that both sides choose from.
@@ -68,7 +68,7 @@ COMPARISONS = (
 
 
 def run(command: Sequence[str]) -> dict[str, Any]:
-    """The JSON line that a driver prints; ``{"error": ...}`` when it prints none."""
+    """The JSON line that a driver prints; `{"error": ...}` when it prints none."""
     environment = {k: v for k, v in os.environ.items() if k not in NOT_ONE_THREAD} | {"PYTHONDONTWRITEBYTECODE": "1"}
     print("$", " ".join(command), file=sys.stderr, flush=True)
     try:
@@ -84,7 +84,7 @@ def run(command: Sequence[str]) -> dict[str, Any]:
 
 
 def commands(comparison: Comparison, args: argparse.Namespace) -> dict[str, dict[str, list[str]]]:
-    """For each side, ``ours`` and ``theirs``, the command line of each choice in words."""
+    """For each side, `ours` and `theirs`, the command line of each choice in words."""
     steps = str(round(WORKS[comparison.env_id].steps * args.share))
     own = [sys.executable, "-m", "benchmarks.peer_ours", "--env", comparison.env_id, "--steps", steps]
     if comparison.peer.startswith("TorchRL"):
@@ -175,7 +175,7 @@ def solve_ours(seed: int, args: argparse.Namespace) -> float:
 
 
 def solve_sb3(seed: int, args: argparse.Namespace, how: str) -> float:
-    """Seconds to solve CartPole by Stable-Baselines3 with rl-zoo3's settings for ``ppo`` or DQN (``zoo``)."""
+    """Seconds to solve CartPole by Stable-Baselines3 with rl-zoo3's settings for `ppo` or DQN (`zoo`)."""
     words = {"ppo": "--n-envs 8 --steps 100000", "zoo": "--steps 50000"}[how].split()
     line = run([str(args.sb3), "-m", "benchmarks.peer_sb3", "--solve", how, "--seed", str(seed), *words])
     if "error" in line:

@@ -18,7 +18,7 @@ class Row:
     Args:
         name: what it is of.
         value: NaN when it could not be measured.
-        unit: of the value and the bar; ``x`` for a ratio.
+        unit: of the value and the bar; `x` for a ratio.
         bar: what the value is held against; None: for information.
         at_most: whether the value must not exceed the bar; else it must not be below it.
         detail: what the value was made of, in words; not part of the JSON.
@@ -41,7 +41,7 @@ class Row:
         return bool(self.value <= self.bar if self.at_most else self.value >= self.bar)
 
     def as_json(self) -> dict[str, Any]:
-        """``{name, value, bar, unit, holds}``; a value that is not finite becomes null."""
+        """`{name, value, bar, unit, holds}`; a value that is not finite becomes null."""
         value = float(self.value) if math.isfinite(self.value) else None
         return {"name": self.name, "value": value, "bar": self.bar, "unit": self.unit, "holds": self.holds}
 
@@ -67,7 +67,7 @@ def show(title: str, rows: Sequence[Row], path: Path | None = None, note: str = 
     Args:
         title: the table's.
         rows: in the order of printing.
-        path: where the JSON goes, a list of :meth:`Row.as_json`; None: nowhere.
+        path: where the JSON goes, a list of `Row.as_json`; None: nowhere.
         note: a line below the table.
     """
     from rich.console import Console

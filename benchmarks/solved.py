@@ -1,6 +1,6 @@
 """Connect four against perfect play, by BitBully, a solver that others wrote.
 
-``pip install bitbully`` brings it; as its licence is the AGPL it is no dependency, and without it nothing is measured.
+`pip install bitbully` brings it; as its licence is the AGPL it is no dependency, and without it nothing is measured.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def against_perfect(act: Act, solve: Any, **kwargs: Any) -> tuple[float, float, 
     """Games from each of the 49 openings of two moves, on either seat, against a player that makes no mistake.
 
     Args:
-        act: ``(game, rows) -> actions``, of our game.
+        act: `(game, rows) -> actions`, of our game.
         solve: from `solver`.
         kwargs: of our game.
 

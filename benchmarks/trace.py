@@ -1,4 +1,4 @@
-"""What ``telemetry.trace`` costs: rates with a trace over rates without, by turns in one process.
+"""What `telemetry.trace` costs: rates with a trace over rates without, by turns in one process.
 
     python -m benchmarks.trace [--json FILE]
 

@@ -46,7 +46,7 @@ WORKS = {
 
 
 def arguments(env_id: str, steps: int, seed: int, threads: int, envs_per_worker: int, workers: int) -> list[str]:
-    """The trainer's ``KEY=VALUE`` for a job.
+    """The trainer's `KEY=VALUE` for a job.
 
     Args:
         env_id: one of `WORKS`.

@@ -2,7 +2,7 @@
 
     python -m benchmarks.worlds [--json FILE]
 
-An agent-step is one action of one agent; drawing the actions and the resets after ``max_turns`` are part of it. NumPy
+An agent-step is one action of one agent; drawing the actions and the resets after `max_turns` are part of it. NumPy
 works on one core here, and its CPU seconds are counted, so that other work on the machine counts less; the figure is
 the best of several repeats.
 """

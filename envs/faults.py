@@ -1,7 +1,7 @@
 """What a user's environment does wrong, in words with a remedy.
 
 Everything that is called of an environment may raise anything: `is_its_own` says what is the environment's doing, and
-`words_of` what is said of it. `pair_of` and `fault_of_step` know what Gymnasium's ``reset`` and ``step`` must give.
+`words_of` what is said of it. `pair_of` and `fault_of_step` know what Gymnasium's `reset` and `step` must give.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def is_looked_at(vector_step: int) -> bool:
 
 
 def pair_of(result: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Observation and info of what ``reset`` gave; an info of None is an empty one.
+    """Observation and info of what `reset` gave; an info of None is an empty one.
 
     Raises:
         Unfit: it is something else.
@@ -102,7 +102,7 @@ def pair_of(result: Any) -> tuple[Any, Mapping[str, Any]]:
 
 
 def fault_of_step(result: Any) -> str | None:
-    """What is wrong with what ``step`` gave, in words; None where nothing is but perhaps the observation."""
+    """What is wrong with what `step` gave, in words; None where nothing is but perhaps the observation."""
     if not isinstance(result, tuple | list) or len(result) != 5:
         old = f"; {SHIMMY}" if isinstance(result, tuple | list) and len(result) == 4 else ""
         return (
@@ -121,7 +121,7 @@ def fault_of_step(result: Any) -> str | None:
 
 
 def of_rewards(rewards: Any, error: BaseException) -> BaseException:
-    """``error``, unless it was a reward of one of several agents that was wrong: then what is."""
+    """`error`, unless it was a reward of one of several agents that was wrong: then what is."""
     for name, reward in rewards.items() if isinstance(rewards, dict) else ():
         if (
             isinstance(error, TypeError | ValueError | OverflowError)
@@ -155,7 +155,7 @@ def _fault_of_reward(reward: Any) -> str | None:
 
 
 def refuse(env_id: str, doing: str, error: BaseException) -> EnvError:
-    """What is raised for ``error`` of an environment that is not yet part of a vector."""
+    """What is raised for `error` of an environment that is not yet part of a vector."""
     return EnvError(f"{env_id}: {doing} failed: {words_of(error)}")
 
 

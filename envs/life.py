@@ -16,7 +16,7 @@ _watcher: Callable[[], None] = _nobody
 
 
 def tell(watcher: Callable[[], None] | None) -> None:
-    """From now on call ``watcher`` after each sub-environment that was made, reset, stepped or closed; None: nobody."""
+    """From now on call `watcher` after each sub-environment that was made, reset, stepped or closed; None: nobody."""
     global _watcher
     _watcher = watcher or _nobody
 
@@ -27,5 +27,5 @@ def beat() -> None:
 
 
 def watcher() -> Callable[[], None]:
-    """What :func:`beat` calls, for a hot loop."""
+    """What `beat` calls, for a hot loop."""
     return _watcher

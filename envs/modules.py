@@ -10,7 +10,7 @@ from trainer.envs.spec import EnvError
 
 
 def import_modules(env: Any) -> None:
-    """Imports what ``env.import_modules`` names, which registers the id. Doing it again costs nothing.
+    """Imports what `env.import_modules` names, which registers the id. Doing it again costs nothing.
 
     Raises:
         EnvError: one cannot be imported.

@@ -26,7 +26,7 @@ def set_state(thing: Any, state: dict[str, Any]) -> None:
 
 
 def generator_state(env: Any) -> Any:
-    """Where a Gymnasium environment's ``np_random`` stands; None where that is no Generator of NumPy's, as in old gym.
+    """Where a Gymnasium environment's `np_random` stands; None where that is no Generator of NumPy's, as in old gym.
 
     Such an environment trains, but its episodes cannot be played again: a resumed run begins new ones.
     """

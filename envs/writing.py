@@ -26,7 +26,7 @@ def allocate(fields: Iterable[Field], num_envs: int) -> dict[str, NDArray[Any]]:
 
 
 def row_writer(field: Field, out: NDArray[Any]) -> Callable[[Sequence[Any]], None]:
-    """A function that writes one environment's observation after the other into ``out`` [N, *leaf.shape].
+    """A function that writes one environment's observation after the other into `out` [N, *leaf.shape].
 
     Raises:
         Exception: (from the function) an observation does not have its space's shape or keys, or what the file's head
@@ -56,7 +56,7 @@ def row_writer(field: Field, out: NDArray[Any]) -> Callable[[Sequence[Any]], Non
 
 
 def batch_writer(field: Field, out: NDArray[Any]) -> Callable[[Any], None]:
-    """A function that writes a batched observation (a leaf's arrays are [N, ...] already) into ``out``.
+    """A function that writes a batched observation (a leaf's arrays are [N, ...] already) into `out`.
 
     Raises:
         Exception: (from the function) as of `row_writer`; `fault_of_batch` says which and why.
@@ -180,7 +180,7 @@ def _why(field: Field, number: Any) -> str:
 
 
 def _check(field: Field, out: NDArray[Any]) -> Callable[[], Any]:
-    """A function that says whether all that was written into ``out`` is sound; False: look at each row.
+    """A function that says whether all that was written into `out` is sound; False: look at each row.
 
     It subtracts a discrete leaf's start. A pass over what was just written costs 0.5 us for 16 x 4 floats.
 

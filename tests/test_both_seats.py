@@ -53,7 +53,7 @@ def transitions_of(moves: Moves, seat: int) -> dict[str, np.ndarray]:
 
 
 def played(config: Config, folder: Path) -> tuple[Rollout, Any, list[list[Moves]]]:
-    """A worker of ``N`` games after ``STEPS`` steps, its agent's plan, and the moves of all its games."""
+    """A worker of `N` games after `STEPS` steps, its agent's plan, and the moves of all its games."""
     (plan,) = plan_agents(config, envs.describe_world(config.env), folder, folder)
     torch.manual_seed(7)
     world = envs.make_world(config.env, N)

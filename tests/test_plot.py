@@ -15,7 +15,7 @@ from trainer.telemetry import plot, rows
 
 @pytest.fixture
 def copy_of(real_run, tmp_path):
-    """``copy_of(rows)``: the real run's folder again, with other rows in its metrics.jsonl."""
+    """`copy_of(rows)`: the real run's folder again, with other rows in its metrics.jsonl."""
 
     def copy(changed, name="run", end=""):
         shutil.copytree(real_run, tmp_path / name)

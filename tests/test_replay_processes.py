@@ -86,7 +86,7 @@ def test_no_sampled_row_is_torn_mixed_or_wrong_and_a_killed_writer_stops_nobody(
     board.frame_limit[0] = 10**9
 
     def sample(rows: int) -> set[int]:
-        """Draw ``rows`` rows and check all of them, while the writers write; the streams they came from."""
+        """Draw `rows` rows and check all of them, while the writers write; the streams they came from."""
         streams: set[int] = set()
         for _ in range(0, rows, 4 * 128):
             batch = replay.batches(4)

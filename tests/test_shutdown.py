@@ -73,7 +73,7 @@ gym.register("Faulty-v0", Faulty)
 
 
 class Run:
-    """A run of the command in ``folder``, as its test sees it; ``hung`` is a file that marks a hung environment."""
+    """A run of the command in `folder`, as its test sees it; `hung` is a file that marks a hung environment."""
 
     def __init__(self, folder: Path, overrides: list[str]) -> None:
         self.folder, self.hung, self.tmp = folder, folder / "hung", folder / "tmp"

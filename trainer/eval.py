@@ -1,4 +1,4 @@
-"""``python -m trainer.eval``."""
+"""`python -m trainer.eval`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""``python -m trainer.league``."""
+"""`python -m trainer.league`."""
 
 import sys
 

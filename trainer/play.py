@@ -1,4 +1,4 @@
-"""``python -m trainer.play``."""
+"""`python -m trainer.play`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""``python -m trainer.plot``."""
+"""`python -m trainer.plot`."""
 
 import sys
 

@@ -17,7 +17,7 @@ def read_bytes(path: Path, remedy: str = RESTORE) -> bytes:
     """What a file holds.
 
     Raises:
-        ReadError: it cannot be read; ``remedy`` ends the sentence.
+        ReadError: it cannot be read; `remedy` ends the sentence.
     """
     try:
         return path.read_bytes()

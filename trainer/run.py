@@ -1,4 +1,4 @@
-"""``python -m trainer.run``; imported again by every child process, so it imports next to nothing."""
+"""`python -m trainer.run`; imported again by every child process, so it imports next to nothing."""
 
 import gc
 import sys

@@ -1,4 +1,4 @@
-"""``python -m trainer.timeline``."""
+"""`python -m trainer.timeline`."""
 
 import sys
 

@@ -23,8 +23,8 @@ def aec_env(name: str, render_mode: str | None = None, **kwargs: Any) -> GameEnv
 
     Args:
         name: one of `GAMES`.
-        render_mode: None or ``rgb_array``.
-        kwargs: of the game's class, without ``num_games``.
+        render_mode: None or `rgb_array`.
+        kwargs: of the game's class, without `num_games`.
 
     Raises:
         EnvError: there is no such game or render mode, or the settings are impossible.
@@ -33,11 +33,11 @@ def aec_env(name: str, render_mode: str | None = None, **kwargs: Any) -> GameEnv
 
 
 class GameEnv(AECEnv):  # type: ignore[misc]
-    """One game; ``player_0`` has seat 0, and so on.
+    """One game; `player_0` has seat 0, and so on.
 
-    Observations are dicts of ``observation`` and ``action_mask`` (int8). When the game is over all players are
-    terminated at once, and ``last()`` gives each of them what it was paid since its own last move, the losers too.
-    ``reset(seed)`` starts the game that the game's class starts with that seed; without a seed the next one is drawn.
+    Observations are dicts of `observation` and `action_mask` (int8). When the game is over all players are
+    terminated at once, and `last()` gives each of them what it was paid since its own last move, the losers too.
+    `reset(seed)` starts the game that the game's class starts with that seed; without a seed the next one is drawn.
     """
 
     def __init__(self, name: str, render_mode: str | None = None, **kwargs: Any) -> None:
@@ -80,7 +80,7 @@ class GameEnv(AECEnv):  # type: ignore[misc]
         return self.action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Starts a game; ``options`` are not used."""
+        """Starts a game; `options` are not used."""
         if seed is not None:
             self._seeds = np.random.default_rng(seed)
         self.game.reset(int(self._seeds.integers(2**62)) if seed is None else seed)
@@ -102,7 +102,7 @@ class GameEnv(AECEnv):  # type: ignore[misc]
         }
 
     def step(self, action: int | None) -> None:
-        """The move of ``agent_selection``; None for one that is terminated, who leaves.
+        """The move of `agent_selection`; None for one that is terminated, who leaves.
 
         Raises:
             EnvError: the action is illegal, or the game has not begun.

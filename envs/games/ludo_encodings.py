@@ -1,6 +1,6 @@
 """What a Ludo player sees, as numbers: `ENCODINGS` lists the ways. All are seen from one seat, its own tokens first.
 
-``handcrafted`` float32, 70 numbers for two players: for each token of each player, the seat's own first,
+`handcrafted` float32, 70 numbers for two players: for each token of each player, the seat's own first,
 
     cell / 57 (0 in base, 1 in the goal), in base, in play, in the goal,
     threatened within 6, within 7 .. 12, threatening within 6, within 7 .. 12
@@ -9,11 +9,11 @@ then for the first three pending dice: die / 6 (0 for none), and whether it is a
 opponent's token that stands 1 .. 6 (7 .. 12) squares behind it on its loop while it is on a square where that one may
 capture; that one is threatening. The number is (7 - distance) / 6, or (13 - distance) / 6, of the nearest.
 
-``onehot`` bool, 946 for two players: one-hot over 58 cells (base, 0 .. 56) of every player's every token in its own
+`onehot` bool, 946 for two players: one-hot over 58 cells (base, 0 .. 56) of every player's every token in its own
 coordinates; of the seat's tokens in each opponent's coordinates; of each opponent's tokens in the seat's coordinates
 (nothing where a token is on no square of that loop); three dice one-hot over 6 faces.
 
-``actions`` float32, 420 for two players: one-hot over 58 cells of the seat's four tokens; for each opponent how many of
+`actions` float32, 420 for two players: one-hot over 58 cells of the seat's four tokens; for each opponent how many of
 its tokens stand on each of its cells, over 4; three dice one-hot over 6 faces; how endangered each own token is; and
 for each of the 12 actions what it would lead to (`ACTION_FEATURES`, see `consequences`), zero where it is illegal.
 """
@@ -79,9 +79,9 @@ class Consequences:
         new: where it would land, uint8; `NOWHERE` where that is illegal.
         face: of the die, int64.
         captures: how many tokens it would capture, int64.
-        danger_before: sum of .8 / distance over the opponents' tokens that are 1 .. 6 behind ``old`` and may capture
+        danger_before: sum of .8 / distance over the opponents' tokens that are 1 .. 6 behind `old` and may capture
             there, float32.
-        danger_after: the same of ``new``.
+        danger_after: the same of `new`.
         own_start_taken: whether an opponent stands on the seat's start, bool [M].
     """
 
@@ -140,7 +140,7 @@ def consequences(position: Position) -> Consequences:
 
 
 class Handcrafted:
-    """The encoding ``handcrafted``; the file's head explains it."""
+    """The encoding `handcrafted`; the file's head explains it."""
 
     dtype = "float32"
 
@@ -172,7 +172,7 @@ class Handcrafted:
 
 
 class OneHot:
-    """The encoding ``onehot``; the file's head explains it."""
+    """The encoding `onehot`; the file's head explains it."""
 
     dtype = "bool"
 
@@ -196,7 +196,7 @@ class OneHot:
 
 
 class Actions:
-    """The encoding ``actions``; the file's head explains it."""
+    """The encoding `actions`; the file's head explains it."""
 
     dtype = "float32"
 

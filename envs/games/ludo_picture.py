@@ -86,9 +86,9 @@ def token_name(player: int, token: int) -> str:
 
 
 def text(tokens: NDArray[np.int64], to_move: int, dice: list[int]) -> str:
-    """The board in 15 lines: ``.`` track, ``*`` a safe square of it, ``:`` home columns, ``_`` bases, tokens by name.
+    """The board in 15 lines: `.` track, `*` a safe square of it, `:` home columns, `_` bases, tokens by name.
 
-    Several tokens on a square are ``A+`` where they are one player's, else ``++``. Below: every token's own coordinate
+    Several tokens on a square are `A+` where they are one player's, else `++`. Below: every token's own coordinate
     (base and goal in words), who is to move, and the dice.
 
     Args:

@@ -1,6 +1,6 @@
-"""Players: functions ``player(game, generator, rows=None) -> action``, which choose for whoever is to move.
+"""Players: functions `player(game, generator, rows=None) -> action`, which choose for whoever is to move.
 
-``rows`` int64 [M] are the games to choose in, by default all; the actions are int64 [M]. In games that are over any
+`rows` int64 [M] are the games to choose in, by default all; the actions are int64 [M]. In games that are over any
 action is chosen, and has no effect. `PLAYERS` lists what there is for each game.
 """
 

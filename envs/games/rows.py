@@ -17,7 +17,7 @@ def require(holds: bool, sentence: str) -> None:
     """Refuse impossible settings.
 
     Raises:
-        EnvError: ``sentence``, when it does not hold.
+        EnvError: `sentence`, when it does not hold.
     """
     if not holds:
         raise EnvError(sentence)
@@ -45,10 +45,10 @@ def to_advance(every: Rows, over: NDArray[np.bool_], where: NDArray[np.bool_] | 
 def look(
     game: Any, every: Rows, buffers: dict[str, NDArray[Any]], rows: Rows | None, seats: NDArray[np.int64] | None
 ) -> tuple[Rows, NDArray[np.int64], NDArray[np.bool_], dict[str, NDArray[Any]]]:
-    """What every game's ``observe`` begins with.
+    """What every game's `observe` begins with.
 
     Args:
-        game: gives ``to_move``, ``over`` and ``action_mask``.
+        game: gives `to_move`, `over` and `action_mask`.
         every: its games, int64 [N].
         buffers: its arrays for what is seen, [N, ...].
         rows: the games that are looked at, int64 [M]; None: all.
@@ -56,7 +56,7 @@ def look(
 
     Returns:
         the games; the seats; who of them decides now, bool [M]; and the first M rows of the buffers, in which
-        ``action_mask`` is written: all legal for a seat that does not decide.
+        `action_mask` is written: all legal for a seat that does not decide.
     """
     rows = every if rows is None else rows
     seats = game.to_move.take(rows) if seats is None else seats

@@ -6,15 +6,15 @@ river, two cells wide, at a third of the width. Three layers: objects, agents, b
 A turn (`Cleanup.step` is made of the methods in brackets):
 
 1. [entities_turn] in row-major order, so that the river comes first: river cells turn polluted; then, if at most
-   ``pollution_limit`` of the river is, orchard cells grow an apple (also below an agent, who has to come again for it);
+   `pollution_limit` of the river is, orchard cells grow an apple (also below an agent, who has to come again for it);
 2. [observe] all agents observe;
 3. [act, for each agent in list order] up, down, left, right, clean, zap. A move turns the agent, also where it is
    blocked; walls and agents block. Entering a cell with an apple takes and pays it. A beam goes to the front for
-   ``beam_reach`` cells, and on both sides for as many, from beside the agent on, hence one less far; each of the three
+   `beam_reach` cells, and on both sides for as many, from beside the agent on, hence one less far; each of the three
    stops at a wall. A clean beam makes polluted cells river at once. Where beams meet the newest lies on top.
 
 A beam lies for one turn, from its agent's action to that agent's next one: everyone sees it once and acts in it once.
-Whoever stands in a zap beam after its own action pays ``zap_cost``. A step returns what is observed in the next turn.
+Whoever stands in a zap beam after its own action pays `zap_cost`. A step returns what is observed in the next turn.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ COLOURS = np.array(
 
 
 class Cleanup:
-    """``num_worlds`` worlds in lockstep; world i of a vector is the single world of seed + i.
+    """`num_worlds` worlds in lockstep; world i of a vector is the single world of seed + i.
 
     Attributes:
         agents: names, in the order in which they act.
         num_actions: 6: up, down, left, right, clean, zap.
         observation_shape: (9 kinds * (2 * radius + 1)^2 + 12,), kind by kind, each a window in row-major order, and the
             position: sin and cos of pi * 2^k * row / (height - 1) for k = 0, 1, 2, then the same of the column.
-        observation_dtype: ``float32``.
+        observation_dtype: `float32`.
         objects: kinds wall .. apple, uint8 [num_worlds, height, width], a view that may be written to.
         facing: where agents look, as a move's number, int64 [num_worlds, num_agents].
         reward: of the turn so far, float32 [num_worlds, num_agents].
-        turn: number of the current turn; turns before it are over, so that an episode ends when it is ``max_turns``.
+        turn: number of the current turn; turns before it are over, so that an episode ends when it is `max_turns`.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Cleanup:
         apple_reward: float = 1.0,
         zap_cost: float = 1.0,
     ) -> None:
-        """Makes them, as they are after ``reset(0)``.
+        """Makes them, as they are after `reset(0)`.
 
         Args:
             num_worlds: how many.
@@ -217,7 +217,7 @@ class Cleanup:
         return seen
 
     def act(self, agent: int, actions: NDArray[np.int64]) -> None:
-        """One agent's action in each world, int64 [num_worlds]; what it pays is added to ``reward[:, agent]``."""
+        """One agent's action in each world, int64 [num_worlds]; what it pays is added to `reward[:, agent]`."""
         self._end_beams(agent)
         moves = actions < len(grid.MOVES)
         self.facing[moves, agent] = actions[moves]

@@ -1,11 +1,11 @@
 """What the worlds share: padded grids of kinds, windows, moves, random numbers of many worlds at a time, pictures.
 
-A layer is a flat array that holds the cells of all worlds one after the other, each world with ``pad`` cells around it;
+A layer is a flat array that holds the cells of all worlds one after the other, each world with `pad` cells around it;
 a position is an index into it, so that nothing here is done world by world. `Geometry` knows the way from (row, column)
 to positions and back.
 
 Random numbers come from one stream for each world, evaluated at any index instead of drawn in turn (`uniforms`): world
-i of a vector that is seeded with ``seed`` is, number for number, the single world seeded with ``seed + i``. A NumPy
+i of a vector that is seeded with `seed` is, number for number, the single world seeded with `seed + i`. A NumPy
 generator for each world would cost a Python call for each world and turn.
 """
 
@@ -32,7 +32,7 @@ _GOLDEN, _MIX_1, _MIX_2 = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D
 
 @dataclass(frozen=True)
 class Geometry:
-    """Where the cells of ``num_worlds`` worlds of ``height`` x ``width`` lie in a flat layer.
+    """Where the cells of `num_worlds` worlds of `height` x `width` lie in a flat layer.
 
     Args:
         num_worlds: how many worlds lie one after the other.
@@ -62,7 +62,7 @@ class Geometry:
         return np.array([-self.stride, self.stride, -1, 1])
 
     def layer(self, fill: int, dtype: str) -> NDArray[Any]:
-        """A flat layer [num_worlds * size] full of ``fill``."""
+        """A flat layer [num_worlds * size] full of `fill`."""
         return np.full(self.num_worlds * self.size, fill, dtype)
 
     def inner(self, layer: NDArray[Any]) -> NDArray[Any]:
@@ -103,7 +103,7 @@ def require(holds: bool, sentence: str) -> None:
     """Refuse impossible settings.
 
     Raises:
-        EnvError: ``sentence``, when it does not hold.
+        EnvError: `sentence`, when it does not hold.
     """
     if not holds:
         raise EnvError(sentence)
@@ -119,7 +119,7 @@ def check(
         num_worlds: at least 1.
         num_agents: at least 1.
         height: at least 3: two walls and a row between them.
-        width: as ``height``.
+        width: as `height`.
         radius: at least 0.
         max_turns: at least 1.
         shares: probabilities and shares by name, each from 0 to 1.
@@ -169,13 +169,13 @@ def check_actions(name: str, actions: NDArray[np.int64], num_actions: int) -> No
 
 
 def stream_keys(seed: int, num_worlds: int) -> Keys:
-    """The keys of the streams ``seed``, ``seed + 1``, ..., uint64 [num_worlds]."""
+    """The keys of the streams `seed`, `seed + 1`, ..., uint64 [num_worlds]."""
     # Mixed, as the streams of near keys would be near each other.
     return _mixed(np.arange(num_worlds, dtype=np.uint64) + np.uint64(seed % 2**64))
 
 
 def numbers(turn: int, first: int, count: int) -> Keys:
-    """Indices uint64 [count] of the random numbers ``first``, ``first + 1``, ... of a turn; turn -1 is the reset."""
+    """Indices uint64 [count] of the random numbers `first`, `first + 1`, ... of a turn; turn -1 is the reset."""
     return np.arange(count, dtype=np.uint64) + np.uint64(((turn + 1) << 32) + first)
 
 
@@ -195,12 +195,12 @@ def _mixed(z: Keys) -> Keys:
 
 
 def successes(keys: Keys, turn: int, first: int, trials: int, probability: float) -> tuple[Positions, Positions]:
-    """Which of ``trials`` independent trials of each world succeed.
+    """Which of `trials` independent trials of each world succeed.
 
     Args:
         keys: of the streams, uint64 [num_worlds].
         turn: whose random numbers are used.
-        first: the first of them; at most ``trials + 1`` beyond it, and a block's rounding, are used.
+        first: the first of them; at most `trials + 1` beyond it, and a block's rounding, are used.
         trials: how many each world has.
         probability: of each trial.
 
@@ -228,11 +228,11 @@ def successes(keys: Keys, turn: int, first: int, trials: int, probability: float
 
 
 def draw_distinct(keys: Keys, first: int, candidates: Positions, count: int) -> Positions:
-    """Draws ``count`` different ones of each world's candidates, every choice and order being equally likely.
+    """Draws `count` different ones of each world's candidates, every choice and order being equally likely.
 
     Args:
         keys: of the streams, uint64 [num_worlds].
-        first: the first of ``count`` random numbers of the reset.
+        first: the first of `count` random numbers of the reset.
         candidates: int64 [num_worlds, C].
         count: at most C.
 
@@ -242,7 +242,7 @@ def draw_distinct(keys: Keys, first: int, candidates: Positions, count: int) -> 
     left = candidates.copy()
     u = uniforms(keys[:, None], numbers(-1, first, count))
     world = np.arange(len(left))
-    for i in range(count):  # Fisher and Yates, stopped after the first ``count``
+    for i in range(count):  # Fisher and Yates, stopped after the first `count`
         drawn = i + (u[:, i] * (left.shape[1] - i)).astype(np.int64)
         left[world, drawn], left[:, i] = left[:, i].copy(), left[world, drawn]
     return left[:, :count]
@@ -274,12 +274,12 @@ def step(world: Any, name: str, actions: NDArray[np.int64]) -> tuple[NDArray[Any
 
 
 def scatter(layer: NDArray[np.uint8], free: Positions, keys: Keys, count: int, mark: Any) -> Positions:
-    """Clears the free cells and puts ``count`` agents on random different ones of them.
+    """Clears the free cells and puts `count` agents on random different ones of them.
 
     Args:
         layer: of kinds; 0 is an empty cell.
         free: int64 [num_worlds, C].
-        keys: of the streams, whose first ``count`` random numbers of the reset are used.
+        keys: of the streams, whose first `count` random numbers of the reset are used.
         count: of agents in each world.
         mark: their kind, a number or uint8 [num_worlds, count].
 
@@ -295,7 +295,7 @@ def scatter(layer: NDArray[np.uint8], free: Positions, keys: Keys, count: int, m
 def put(
     layer: NDArray[np.uint8], geometry: Geometry, positions: Positions, cells: NDArray[np.int64], mark: Any
 ) -> Positions:
-    """Takes agents away from ``positions`` and puts them on other cells; leaves empty cells (0) behind.
+    """Takes agents away from `positions` and puts them on other cells; leaves empty cells (0) behind.
 
     Returns:
         where they stand, int64 [num_worlds, num_agents], given (row, column) int64 [num_worlds or 1, num_agents, 2].
@@ -309,7 +309,7 @@ def put(
 def spawn(
     layer: NDArray[np.uint8], free: Positions, keys: Keys, turn: int, probability: float, first: int, kinds: int
 ) -> None:
-    """Lets each empty cell (0) become one of ``kinds`` kinds from ``first`` on, evenly, with ``probability``."""
+    """Lets each empty cell (0) become one of `kinds` kinds from `first` on, evenly, with `probability`."""
     world, cell = successes(keys, turn, 0, free.shape[1], probability)
     position = free[world, cell]
     empty = layer[position] == 0
@@ -372,7 +372,7 @@ def agent_colours(num_agents: int) -> NDArray[np.uint8]:
 
 
 def portrait(colours: NDArray[np.uint8], cells: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """As `picture`, with a colour of its own for each agent on ``cells``, which is written into ``colours``."""
+    """As `picture`, with a colour of its own for each agent on `cells`, which is written into `colours`."""
     row, column = cells.T
     colours[row, column] = agent_colours(len(cells))
     return picture(colours, cells)

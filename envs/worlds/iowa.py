@@ -2,7 +2,7 @@
 
 A turn (`Iowa.step` is made of the methods in brackets):
 
-1. [entities_turn] every empty cell becomes a deck A, B, C or D, evenly, with ``spawn_probability``;
+1. [entities_turn] every empty cell becomes a deck A, B, C or D, evenly, with `spawn_probability`;
 2. [observe] all agents observe;
 3. [act, for each agent in list order] up, down, left, right. Walls and agents block; entering any other cell takes the
    deck that lies there and pays its value. An action sees what the actions before it have changed.
@@ -33,16 +33,16 @@ COLOURS = np.array(
 
 
 class Iowa:
-    """``num_worlds`` worlds in lockstep; world i of a vector is the single world of seed + i.
+    """`num_worlds` worlds in lockstep; world i of a vector is the single world of seed + i.
 
     Attributes:
         agents: names, in the order in which they act.
         num_actions: 4: up, down, left, right.
         observation_shape: (7 kinds * (2 * radius + 1)^2,), kind by kind, each a window in row-major order.
-        observation_dtype: ``bool``.
+        observation_dtype: `bool`.
         grid: kinds, uint8 [num_worlds, height, width], a view that may be written to (`place` sets agents).
         reward: of the turn so far, float32 [num_worlds, num_agents].
-        turn: number of the current turn; turns before it are over, so that an episode ends when it is ``max_turns``.
+        turn: number of the current turn; turns before it are over, so that an episode ends when it is `max_turns`.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Iowa:
         bonus: float = 0.1,
         wall_reward: float = 0.0,
     ) -> None:
-        """Makes them, as they are after ``reset(0)``.
+        """Makes them, as they are after `reset(0)`.
 
         Args:
             num_worlds: how many.
@@ -146,7 +146,7 @@ class Iowa:
         return grid.look(self._layer, self._positions, agent, self._window, self._kinds)
 
     def act(self, agent: int, actions: NDArray[np.int64]) -> None:
-        """One agent's action in each world, int64 [num_worlds]; what it pays is added to ``reward[:, agent]``."""
+        """One agent's action in each world, int64 [num_worlds]; what it pays is added to `reward[:, agent]`."""
         position = self._positions[:, agent]
         target = position + self._steps[actions]
         found = self._layer[target]

@@ -27,8 +27,8 @@ def parallel_env(name: str, render_mode: str | None = None, **kwargs: Any) -> Wo
 
     Args:
         name: one of `WORLDS`.
-        render_mode: None or ``rgb_array``.
-        kwargs: of the world's class, without ``num_worlds``.
+        render_mode: None or `rgb_array`.
+        kwargs: of the world's class, without `num_worlds`.
 
     Raises:
         EnvError: there is no such world or render mode, or the settings are impossible.
@@ -37,9 +37,9 @@ def parallel_env(name: str, render_mode: str | None = None, **kwargs: Any) -> Wo
 
 
 class WorldEnv(_Base):  # type: ignore[misc]
-    """One world; agents are truncated together after ``max_turns``, and none ends before.
+    """One world; agents are truncated together after `max_turns`, and none ends before.
 
-    ``reset(seed)`` starts the episode that the world starts with that seed; without a seed the next one is drawn.
+    `reset(seed)` starts the episode that the world starts with that seed; without a seed the next one is drawn.
     """
 
     def __init__(self, name: str, render_mode: str | None = None, **kwargs: Any) -> None:
@@ -75,7 +75,7 @@ class WorldEnv(_Base):  # type: ignore[misc]
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, NDArray[Any]], dict[str, dict[str, Any]]]:
-        """Starts an episode; ``options`` are not used."""
+        """Starts an episode; `options` are not used."""
         if seed is not None:
             self._seeds = np.random.default_rng(seed)
         observation = self.world.reset(int(self._seeds.integers(2**62)) if seed is None else seed)

@@ -24,18 +24,18 @@ COLOURS = np.array([(226, 211, 170), (90, 90, 90), (60, 110, 220), (220, 50, 40)
 
 
 class Tag:
-    """``num_worlds`` worlds in lockstep; world i of a vector is the single world of seed + i.
+    """`num_worlds` worlds in lockstep; world i of a vector is the single world of seed + i.
 
     Attributes:
         agents: names, in the order in which they act.
         num_actions: 4: up, down, left, right.
         observation_shape: (4 kinds * (2 * radius + 1)^2 + 1,), kind by kind, each a window in row-major order; the last
             entry says whether the agent itself is "it".
-        observation_dtype: ``bool``.
+        observation_dtype: `bool`.
         grid: kinds, uint8 [num_worlds, height, width], a view (`place` sets agents).
         it: which agent is "it", int64 [num_worlds].
         reward: of the turn, were it over now, float32 [num_worlds, num_agents].
-        turn: number of the current turn; turns before it are over, so that an episode ends when it is ``max_turns``.
+        turn: number of the current turn; turns before it are over, so that an episode ends when it is `max_turns`.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Tag:
         max_turns: int = 20,
         turn_reward: float = 10.0,
     ) -> None:
-        """Makes them, as they are after ``reset(0)``.
+        """Makes them, as they are after `reset(0)`.
 
         Args:
             num_worlds: how many.

@@ -2,7 +2,7 @@
 
 A turn (`TreasureHunt.step` is made of the methods in brackets):
 
-1. [entities_turn] every empty cell becomes a gem, food or a bone, evenly, with ``spawn_probability``;
+1. [entities_turn] every empty cell becomes a gem, food or a bone, evenly, with `spawn_probability`;
 2. [observe] all agents observe;
 3. [act, for each agent in list order] up, down, left, right. Walls (which cost) and agents block; entering any other
    cell takes what lies there and pays its value. An action sees what the actions before it have changed.
@@ -23,16 +23,16 @@ COLOURS = np.array([(226, 211, 170), (90, 90, 90), (60, 200, 220), (90, 180, 60)
 
 
 class TreasureHunt:
-    """``num_worlds`` worlds in lockstep; world i of a vector is the single world of seed + i.
+    """`num_worlds` worlds in lockstep; world i of a vector is the single world of seed + i.
 
     Attributes:
         agents: names, in the order in which they act.
         num_actions: 4: up, down, left, right.
         observation_shape: (6 kinds * (2 * radius + 1)^2,), kind by kind, each a window in row-major order.
-        observation_dtype: ``bool``.
+        observation_dtype: `bool`.
         grid: kinds, uint8 [num_worlds, height, width], a view that may be written to (`place` sets agents).
         reward: of the turn so far, float32 [num_worlds, num_agents].
-        turn: number of the current turn; turns before it are over, so that an episode ends when it is ``max_turns``.
+        turn: number of the current turn; turns before it are over, so that an episode ends when it is `max_turns`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class TreasureHunt:
         bone_reward: float = -10.0,
         wall_reward: float = -1.0,
     ) -> None:
-        """Makes them, as they are after ``reset(0)``.
+        """Makes them, as they are after `reset(0)`.
 
         Args:
             num_worlds: how many.
@@ -128,7 +128,7 @@ class TreasureHunt:
         return grid.look(self._layer, self._positions, agent, self._window, self._kinds)
 
     def act(self, agent: int, actions: NDArray[np.int64]) -> None:
-        """One agent's action in each world, int64 [num_worlds]; what it pays is added to ``reward[:, agent]``."""
+        """One agent's action in each world, int64 [num_worlds]; what it pays is added to `reward[:, agent]`."""
         position = self._positions[:, agent]
         target = position + self._steps[actions]
         found = self._layer[target]

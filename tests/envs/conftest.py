@@ -91,7 +91,7 @@ def sampled(config) -> Callable[..., SimpleNamespace]:
 def episodes_by_hand() -> Callable[..., list[tuple[Any, ...]]]:
     """Steps plain environments as the vector should: (observations, rewards, terminated, truncated, infos) a step.
 
-    The environments are reset with ``seed + i``; the step after an end resets, ignoring the action.
+    The environments are reset with `seed + i`; the step after an end resets, ignoring the action.
     """
 
     def run(singles: list[gym.Env], actions: np.ndarray, seed: int) -> list[tuple[Any, ...]]:

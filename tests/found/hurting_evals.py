@@ -52,7 +52,7 @@ class Logged(Plain):
 
 
 class Fails(Plain):
-    """Does something ``how`` in its third step, or as it is made, in the processes called ``where``."""
+    """Does something `how` in its third step, or as it is made, in the processes called `where`."""
 
     def __init__(self, how: str, where: str, made: bool = False, once: str = "", after: int = 2) -> None:
         self.how, self.where, self.once, self.after, self.steps = how, where, once, after, 0

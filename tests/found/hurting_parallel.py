@@ -1,4 +1,4 @@
-"""Two agents for five turns; one part, ``what``, gives ``value``, what it makes of the right one, or raises it."""
+"""Two agents for five turns; one part, `what`, gives `value`, what it makes of the right one, or raises it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from hurting import Plain
 class Masked(Plain):
     """Action 1 is never legal; a step pays -1, cut off after 5. With gamma 0.9 the value of the one state is -10.
 
-    ``convention`` says where the mask stands, ``last`` what it is when the episode is cut off: whole, zero or none.
+    `convention` says where the mask stands, `last` what it is when the episode is cut off: whole, zero or none.
     """
 
     def __init__(self, convention: str = "info", last: str = "whole") -> None:
@@ -49,7 +49,7 @@ class Masked(Plain):
 
 
 class Shows(Plain):
-    """Shows ``values[k]`` of ``space`` in its k-th step, the first one before and after; a step pays 1."""
+    """Shows `values[k]` of `space` in its k-th step, the first one before and after; a step pays 1."""
 
     def __init__(self, space: Any = None, values: Any = None, length: int = 5) -> None:
         self.observation_space = gym.spaces.Box(0, 1, (8,), np.uint8) if space is None else space
@@ -91,7 +91,7 @@ class Exits(Plain):
 
 
 class Gives(Plain):
-    """One part of Gymnasium's interface, ``what``, gives ``value``, what it makes of the observation, or raises it."""
+    """One part of Gymnasium's interface, `what`, gives `value`, what it makes of the observation, or raises it."""
 
     def __init__(self, what: str, value: Any = None) -> None:
         self.what, self.value = what, value
@@ -166,7 +166,7 @@ class Seeded(Plain):
 
 
 class Picture(Plain):
-    """What render gives, step by step: ``pictures[t]``, or raises it."""
+    """What render gives, step by step: `pictures[t]`, or raises it."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012
 

@@ -83,7 +83,7 @@ class Running:
         return sorted(found)
 
     def children(self) -> dict[str, int]:
-        """Process ids by role, of those that RUN/log.txt or /proc tells: ``server``, and all that came from it."""
+        """Process ids by role, of those that RUN/log.txt or /proc tells: `server`, and all that came from it."""
         server = next((pid for pid in offspring(self.process.pid) if b"forkserver" in cmdline(pid)), 0)
         return {"server": server, **{str(i): pid for i, pid in enumerate(offspring(server))}}
 

@@ -1,4 +1,4 @@
-"""What ``render`` may give: each kind ends in a right video or in one sentence, never in a file that is not there."""
+"""What `render` may give: each kind ends in a right video or in one sentence, never in a file that is not there."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def shell(script: str, scratch: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run ``script`` behind slurm/lib.sh, as job 5 with its scratch in ``scratch``."""
+    """Run `script` behind slurm/lib.sh, as job 5 with its scratch in `scratch`."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
     environment |= {"PYTHON": sys.executable, "SCRATCH_ROOT": str(scratch), "SLURM_JOB_ID": "5", **variables}
     lines = f"set -u\nsource slurm/lib.sh\nRUN_DIR={shlex.quote(str(scratch))}/run SCRATCH_LOCK=0 WAIT_UNTIL=''\n"

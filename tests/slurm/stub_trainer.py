@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Keeps the trainer's contract with slurm/*.sh, starts at once and trains nothing: for tests of the scripts alone.
 
-Called as ``python -m trainer.run KEY=VALUE ...``, by PYTHON. It starts a run in run_dir, or resumes it, or says that it
+Called as `python -m trainer.run KEY=VALUE ...`, by PYTHON. It starts a run in run_dir, or resumes it, or says that it
 is finished; SIGUSR1 and SIGTERM make it save, once, and end with 128 + signal. It finishes as soon as there is a file
-``finish`` beside run_dir. The environment may say STUB_SAVE_SECONDS, how long saving takes, or STUB_SAVES=no. Anything
+`finish` beside run_dir. The environment may say STUB_SAVE_SECONDS, how long saving takes, or STUB_SAVES=no. Anything
 but a run is left to the real Python, STUB_PYTHON.
 """
 

@@ -23,7 +23,7 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def commands(output: str) -> list[dict[str, str]]:
-    """The overrides of each agent, from lines ``agent N: PYTHON -m trainer.run KEY=VALUE ...``."""
+    """The overrides of each agent, from lines `agent N: PYTHON -m trainer.run KEY=VALUE ...`."""
     lines = [line for line in output.splitlines() if line.startswith("agent ")]
     assert [line.partition(":")[0] for line in lines] == [f"agent {number}" for number in range(len(lines))]
     assert all(f": {sys.executable} -m trainer.run " in line for line in lines)

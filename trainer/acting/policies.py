@@ -15,7 +15,7 @@ Policy = Callable[[list[np.ndarray], np.ndarray | None], tuple[np.ndarray, np.nd
 
 
 class Greedy(nn.Module):
-    """Leaves, a mask where ``masked`` and noise where ``noisy`` -> best legal actions and values; to be recorded.
+    """Leaves, a mask where `masked` and noise where `noisy` -> best legal actions and values; to be recorded.
 
     Args:
         network: leaves [N, ...] to values [N, A].
@@ -40,7 +40,7 @@ class Greedy(nn.Module):
 def greedy_policy(
     network: nn.Module, seen: list[np.ndarray], mask: np.ndarray | None, seed: Seed | None = None
 ) -> Policy:
-    """``policy(seen, mask)``: the best legal action of each row, int64 [N], and the values, float32 [N, A].
+    """`policy(seen, mask)`: the best legal action of each row, int64 [N], and the values, float32 [N, A].
 
     The network is recorded for arrays of these shapes: the same operations, in half the time for a small MLP and few
     rows. The recording reads the network's parameters, so that new weights reach the policy. Call it in inference mode.

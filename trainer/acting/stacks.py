@@ -26,7 +26,7 @@ class FrameStacks:
         }
 
     def push(self, observation: Observation, fresh: np.ndarray) -> None:
-        """Add a frame [N, ...] of each leaf; where ``fresh`` (bool [N]) it is the first of an episode."""
+        """Add a frame [N, ...] of each leaf; where `fresh` (bool [N]) it is the first of an episode."""
         for name, stack in self._stacks.items():
             frame = observation[name]
             stack[:, :-1] = stack[:, 1:]

@@ -1,11 +1,11 @@
 """C51: the return's distribution on fixed atoms (Bellemare et al. 2017, algorithm 1).
 
-``z_i = v_min + i dz``, ``dz = (v_max - v_min) / (K - 1)``, ``p(s, a) = softmax(numbers(s, a))``; the distribution of
-``R + gamma^m (1 - terminated) z`` under ``p_target(s', a*)`` is projected onto the atoms, the cross-entropy minimised.
+`z_i = v_min + i dz`, `dz = (v_max - v_min) / (K - 1)`, `p(s, a) = softmax(numbers(s, a))`; the distribution of
+`R + gamma^m (1 - terminated) z` under `p_target(s', a*)` is projected onto the atoms, the cross-entropy minimised.
 With value rescaling the atoms lie evenly between h(v_min) and h(v_max). Values begin at 0.
 
 TorchRL's DistributionalDQNLoss computes the same by way of the CPU and Python numbers, so that it can neither be
-recorded nor captured (17 graph breaks; slower compiled than eager). ``tests/algorithms/test_c51.py`` shows that both
+recorded nor captured (17 graph breaks; slower compiled than eager). `tests/algorithms/test_c51.py` shows that both
 are equal.
 """
 
@@ -59,10 +59,10 @@ def limits(config: AlgorithmConfig) -> tuple[float, float]:
 
 
 def initial_log_odds(low: float, high: float, count: int) -> Tensor:
-    """Log-odds float32 [K] of K atoms evenly from ``low`` to ``high`` whose mean is 0, or as near as they allow.
+    """Log-odds float32 [K] of K atoms evenly from `low` to `high` whose mean is 0, or as near as they allow.
 
     Else values begin in the middle of the support, whatever the rewards are: at half of the best return nothing seems
-    worth doing. Of all distributions with that mean it is the most even one, ``p_i ~ exp(slope z_i)``, mixed with a
+    worth doing. Of all distributions with that mean it is the most even one, `p_i ~ exp(slope z_i)`, mixed with a
     little of the uniform one, from which any return can be learned; of a support that is symmetric about 0 it is the
     uniform one itself, and 0 is added.
     """
@@ -99,7 +99,7 @@ def objective(
 
 
 def project(p: Tensor, position: Tensor, v_min: float, v_max: float) -> Tensor:
-    """Move probability ``p`` [B, K] that lies at ``position`` [B, K] onto the K atoms, split between neighbours."""
+    """Move probability `p` [B, K] that lies at `position` [B, K] onto the K atoms, split between neighbours."""
     count = p.shape[-1]
     place = (position.clamp(v_min, v_max) - v_min) * ((count - 1) / (v_max - v_min))
     lower = place.floor().clamp(max=count - 2)

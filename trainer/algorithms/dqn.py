@@ -1,7 +1,7 @@
 """DQN with double Q-learning and n-step returns, on TorchRL's loss.
 
 Mnih et al. 2015 (Nature 518), eq. 2 with the Huber loss; the double estimator of van Hasselt et al. 2016, eq. 4:
-``y = R + gamma^m * (1 - terminated) * Q_target(s', argmax_a Q(s', a))``, where R is the discounted sum of m rewards.
+`y = R + gamma^m * (1 - terminated) * Q_target(s', argmax_a Q(s', a))`, where R is the discounted sum of m rewards.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def build(config: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Alg
 
 
 class WeighedDQNLoss(DQNLoss):
-    """TorchRL's loss, made with ``reduction="none"``: its mean over the batch, by the importance weights if there are.
+    """TorchRL's loss, made with `reduction="none"`: its mean over the batch, by the importance weights if there are.
 
-    By itself it would divide by the weights' sum: see :class:`trainer.algorithms.targets.ObjectiveLoss`.
+    By itself it would divide by the weights' sum: see `trainer.algorithms.targets.ObjectiveLoss`.
     """
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Entry ``loss``, float []; see TorchRL."""
+        """Entry `loss`, float []; see TorchRL."""
         return TensorDict(loss=super().forward(tensordict)["loss"].mean())
 
 
@@ -57,7 +57,7 @@ def td_error(batch: TensorDictBase) -> Tensor:
 
 
 class RescaledTD0(TD0Estimator):
-    """TorchRL's one-step target of rescaled values: ``h(R + gamma^m h^-1(Q'))`` (Pohlen et al. 2018, eq. 3)."""
+    """TorchRL's one-step target of rescaled values: `h(R + gamma^m h^-1(Q'))` (Pohlen et al. 2018, eq. 3)."""
 
     def value_estimate(
         self,

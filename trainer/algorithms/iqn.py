@@ -1,6 +1,6 @@
 """IQN: the return's quantiles at fractions drawn anew for every update (Dabney et al. 2018a, eq. 3 and algorithm 1).
 
-``Z_tau(s, a) = f(psi(s) * phi(tau))_a``. Acting averages over fractions that lie evenly in (0, risk_level]: 1 is
+`Z_tau(s, a) = f(psi(s) * phi(tau))_a`. Acting averages over fractions that lie evenly in (0, risk_level]: 1 is
 risk-neutral, less of it acts by the worst outcomes (the paper's CVaR, section 3.2).
 """
 

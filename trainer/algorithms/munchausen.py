@@ -1,7 +1,7 @@
 """Munchausen-DQN: the reward plus the scaled log-policy (Vieillard et al. 2020, eq. 2, with the clipping of section 3).
 
-``y = r + alpha [t ln pi(a|s)]_clip^0 + gamma^m (1 - terminated) sum_a' pi(a'|s') (Q'(s', a') - t ln pi(a'|s'))``, where
-``pi = softmax(Q' / t)`` over the legal actions and Q' is the target network. With n-step returns the log-policy is
+`y = r + alpha [t ln pi(a|s)]_clip^0 + gamma^m (1 - terminated) sum_a' pi(a'|s') (Q'(s', a') - t ln pi(a'|s'))`, where
+`pi = softmax(Q' / t)` over the legal actions and Q' is the target network. With n-step returns the log-policy is
 added for the first action only, whose state is at hand.
 """
 
@@ -57,6 +57,6 @@ def soft_target(now: Tensor, following: Tensor, batch: TensorDictBase, config: A
 
 
 def scaled_log_policy(values: Tensor, mask: Tensor | None, temperature: float) -> Tensor:
-    """``t ln softmax(values / t)`` over the legal actions, [B, A]; an illegal one's is -inf."""
+    """`t ln softmax(values / t)` over the legal actions, [B, A]; an illegal one's is -inf."""
     masked = values if mask is None else values.masked_fill(~mask, -torch.inf)
     return temperature * (masked / temperature).log_softmax(-1)

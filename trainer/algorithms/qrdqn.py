@@ -1,6 +1,6 @@
 """QR-DQN: quantiles of the return by quantile regression (Dabney et al. 2018b, eq. 9, 10 and algorithm 1).
 
-The K numbers of an action are the return's quantiles at ``tau_i = (2 i + 1) / (2 K)``; their mean is its value.
+The K numbers of an action are the return's quantiles at `tau_i = (2 i + 1) / (2 K)`; their mean is its value.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def objective(
 
 
 def bootstrap(following: Tensor, judge: Tensor, batch: TensorDictBase, config: AlgorithmConfig) -> Tensor:
-    """Quantiles of the target, [B, K]: ``R + gamma^m (1 - terminated) Z'(s', a*)``, with a* by the judge's means."""
+    """Quantiles of the target, [B, K]: `R + gamma^m (1 - terminated) Z'(s', a*)`, with a* by the judge's means."""
     action = targets.best(judge.mean(-1), targets.next_mask(batch))
     return targets.bellman(targets.of_action(following, action), batch, config)
 
@@ -55,7 +55,7 @@ def errors(quantiles: Tensor, wanted: Tensor, fractions: Tensor, config: Algorit
 
 
 def quantile_loss(quantiles: Tensor, wanted: Tensor, fractions: Tensor, loss_function: str) -> Tensor:
-    """``sum_i mean_j |tau_i - [u_ij < 0]| L(u_ij)``, ``u_ij = wanted_j - quantile_i``, float [B].
+    """`sum_i mean_j |tau_i - [u_ij < 0]| L(u_ij)`, `u_ij = wanted_j - quantile_i`, float [B].
 
     Dabney et al. 2018b, eq. 10; L is the Huber loss with threshold 1, or the half square (which finds expectiles).
 
@@ -63,7 +63,7 @@ def quantile_loss(quantiles: Tensor, wanted: Tensor, fractions: Tensor, loss_fun
         quantiles: predicted, [B, K].
         wanted: samples of the target's distribution, [B, L].
         fractions: tau, [K] or [B, K].
-        loss_function: ``smooth_l1`` or ``l2``.
+        loss_function: `smooth_l1` or `l2`.
     """
     difference = wanted.unsqueeze(-2) - quantiles.unsqueeze(-1)  # [B, K, L]
     weight = (fractions.unsqueeze(-1) - (difference < 0).float()).abs()

@@ -24,12 +24,12 @@ Objective = Callable[[Network, Network, TensorDictBase], Errors]
 
 
 def rescale(x: Tensor) -> Tensor:
-    """``h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x`` (Pohlen et al. 2018, prop. A.2)."""
+    """`h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x` (Pohlen et al. 2018, prop. A.2)."""
     return x.sign() * ((x.abs() + 1).sqrt() - 1) + RESCALING_EPS * x
 
 
 def unrescale(y: Tensor) -> Tensor:
-    """The inverse of :func:`rescale`."""
+    """The inverse of `rescale`."""
     eps = RESCALING_EPS
     inner = y.abs() + 1 + eps
     root = (1 + 4 * eps * inner).sqrt()
@@ -37,19 +37,19 @@ def unrescale(y: Tensor) -> Tensor:
 
 
 def discounts(batch: TensorDictBase, gamma: float) -> Tensor:
-    """What the successor counts: ``gamma^m (1 - terminated)``, float [B, 1]."""
+    """What the successor counts: `gamma^m (1 - terminated)`, float [B, 1]."""
     going_on = ~batch["next", "terminated"]
     steps = batch.get("steps_to_next_obs", None)
     return going_on * (gamma if steps is None else gamma ** steps.float())
 
 
 def bellman(following: Tensor, batch: TensorDictBase, config: AlgorithmConfig) -> Tensor:
-    """``R + gamma^m (1 - terminated) x`` of the successor's numbers x [B or 1, K], rescaled if configured; [B, K]."""
+    """`R + gamma^m (1 - terminated) x` of the successor's numbers x [B or 1, K], rescaled if configured; [B, K]."""
     return backed_up(batch["next", "reward"], discounts(batch, config.gamma), following, config)
 
 
 def backed_up(rewards: Tensor, counts: Tensor, following: Tensor, config: AlgorithmConfig) -> Tensor:
-    """``rewards + counts * following``; with value rescaling ``h(rewards + counts * h^-1(following))``."""
+    """`rewards + counts * following`; with value rescaling `h(rewards + counts * h^-1(following))`."""
     if config.value_rescaling:
         return rescale(rewards + counts * unrescale(following))
     return rewards + counts * following
@@ -58,16 +58,16 @@ def backed_up(rewards: Tensor, counts: Tensor, following: Tensor, config: Algori
 def first_priority(
     rewards: Tensor, counts: Tensor, following: Tensor, taken: Tensor, config: AlgorithmConfig
 ) -> Tensor:
-    """``|R + gamma^m (1 - terminated) max Q(s') - Q(s, a)|``, float [n] (Horgan et al. 2018, algorithm 1, line 9).
+    """`|R + gamma^m (1 - terminated) max Q(s') - Q(s, a)|`, float [n] (Horgan et al. 2018, algorithm 1, line 9).
 
     What an algorithm whose priority is the absolute TD error of its values gives a row that no update has seen yet. Of
     rescaled quantiles it is that of their mean, within 15 % of the mean of their errors.
 
     Args:
         rewards: R, float [n].
-        counts: ``gamma^m (1 - terminated)``, float [n].
-        following: ``max Q(s')`` of the network that a collector acted by, float [n].
-        taken: its ``Q(s, a)``, float [n].
+        counts: `gamma^m (1 - terminated)`, float [n].
+        following: `max Q(s')` of the network that a collector acted by, float [n].
+        taken: its `Q(s, a)`, float [n].
         config: says whether values are rescaled.
     """
     return (backed_up(rewards, counts, following, config) - taken).abs()
@@ -95,9 +95,9 @@ def next_mask(batch: TensorDictBase) -> Tensor | None:
 
 
 def distance(difference: Tensor, loss_function: str) -> Tensor:
-    """Each entry's Huber loss with threshold 1 (``smooth_l1``), or half its square (``l2``), to which Huber's tends.
+    """Each entry's Huber loss with threshold 1 (`smooth_l1`), or half its square (`l2`), to which Huber's tends.
 
-    TorchRL's DQNLoss means the whole square by ``l2``.
+    TorchRL's DQNLoss means the whole square by `l2`.
     """
     if loss_function == "l2":
         return difference.square() / 2
@@ -108,9 +108,9 @@ def distance(difference: Tensor, loss_function: str) -> Tensor:
 class ObjectiveLoss(LossModule):
     """A pure function as TorchRL's loss: online and delayed parameters, importance weights, errors for priorities.
 
-    ``objective(online, target, batch) -> (loss, td_error, priority)``, float [B] each. ``online`` and ``target`` are
-    the network with either parameters: ``target(batch["next"])`` calls its method ``numbers`` (or another one:
-    ``method=NAME``) on the leaves of the successor.
+    `objective(online, target, batch) -> (loss, td_error, priority)`, float [B] each. `online` and `target` are
+    the network with either parameters: `target(batch["next"])` calls its method `numbers` (or another one:
+    `method=NAME`) on the leaves of the successor.
 
     Args:
         policy: actor over the network.
@@ -130,7 +130,7 @@ class ObjectiveLoss(LossModule):
         self.in_keys, self.out_keys = [*policy.in_keys, "action", "next"], ["loss"]
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Entry ``loss``; writes ``td_error`` and ``priority``, float [B], into ``tensordict``."""
+        """Entry `loss`; writes `td_error` and `priority`, float [B], into `tensordict`."""
 
         def online(seen: TensorDictBase, **arguments) -> Tensor:
             return self._call(self.value_network_params, seen, arguments)
@@ -153,10 +153,10 @@ class ObjectiveLoss(LossModule):
 
 
 def td_error_of(batch: TensorDictBase) -> Tensor:
-    """What :class:`ObjectiveLoss` has written."""
+    """What `ObjectiveLoss` has written."""
     return batch["td_error"]
 
 
 def priority_of(batch: TensorDictBase) -> Tensor:
-    """What :class:`ObjectiveLoss` has written."""
+    """What `ObjectiveLoss` has written."""
     return batch["priority"]

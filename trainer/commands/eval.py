@@ -1,4 +1,4 @@
-"""Greedy episodes of a finished run: ``python -m trainer.eval RUN``."""
+"""Greedy episodes of a finished run: `python -m trainer.eval RUN`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everyone against everyone: ``python -m trainer.league RUN``, for a run's past selves, policies and fixed players.
+"""Everyone against everyone: `python -m trainer.league RUN`, for a run's past selves, policies and fixed players.
 
 RUN/league.json has the matrix of games won and Elo ratings, RUN/league.png shows them.
 """

@@ -1,6 +1,6 @@
-"""Watch a finished run play: ``python -m trainer.play RUN`` writes a video, ``--window`` opens a window.
+"""Watch a finished run play: `python -m trainer.play RUN` writes a video, `--window` opens a window.
 
-In a turn-based game, ``--opponent`` says against whom; with ``--opponent human`` you play in the terminal.
+In a turn-based game, `--opponent` says against whom; with `--opponent human` you play in the terminal.
 """
 
 from __future__ import annotations

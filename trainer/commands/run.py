@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Flags with the words that belong to them, and the rest: ``KEY=VALUE``.
+    """Flags with the words that belong to them, and the rest: `KEY=VALUE`.
 
     Raises:
         ConfigError: a flag that does not exist, or a word that it does not take.
@@ -144,7 +144,7 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def help_text() -> str:
-    """What ``--help`` prints: examples, presets, groups, and the keys that are set most often."""
+    """What `--help` prints: examples, presets, groups, and the keys that are set most often."""
     from trainer.config.compose import GROUPS, preset_env_id
 
     presets = [f"  {name:<24}{preset_env_id(name) or 'any other env.id'}" for name in group_options("preset")]

@@ -78,7 +78,7 @@ def load(arguments: Sequence[str], cores: int | None = None) -> Loaded:
     """Compose, resolve and validate the configuration of one run.
 
     Args:
-        arguments: ``KEY=VALUE`` as they were typed, without flags.
+        arguments: `KEY=VALUE` as they were typed, without flags.
         cores: cores that the run may use; None asks `available_cores`.
 
     Raises:
@@ -121,7 +121,7 @@ def absolute(config: Config) -> Config:
 
 
 def _folder_to_resume(config: Config) -> Path | None:
-    """The folder of the run that is to go on, if there is one; ``resume=auto`` starts one where there is none."""
+    """The folder of the run that is to go on, if there is one; `resume=auto` starts one where there is none."""
     if config.resume is None:
         return None
     if config.resume == "auto":
@@ -138,7 +138,7 @@ def _folder_to_resume(config: Config) -> Path | None:
 
 
 def _resumed(folder: Path, overrides: Sequence[Override], asked: Config, cores: int) -> Loaded:
-    """The configuration of the run in ``folder`` with what was asked for anew, as far as that may change.
+    """The configuration of the run in `folder` with what was asked for anew, as far as that may change.
 
     Args:
         folder: of the run.
@@ -175,7 +175,7 @@ def _resumed(folder: Path, overrides: Sequence[Override], asked: Config, cores: 
 
 
 def _nothing_to_do(folder: Path, kept: Config, config: Config) -> str:
-    """A sentence where the run in ``folder`` is finished and ``config`` asks for no more; else nothing."""
+    """A sentence where the run in `folder` is finished and `config` asks for no more; else nothing."""
     if not RunFolder(folder).summary.exists():
         return ""
     summary = read_json(RunFolder(folder).summary)

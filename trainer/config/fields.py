@@ -21,7 +21,7 @@ def one_of(default: str, *others: str) -> Any:
 
 
 def number(default: float | None, low: float, high: float, usual: tuple[float, float] | None = None) -> Any:
-    """A field that takes numbers from ``low`` to ``high``, both included; ``usual`` are those that need no warning.
+    """A field that takes numbers from `low` to `high`, both included; `usual` are those that need no warning.
 
     Whatever lies outside the range makes no run: it overflows, has no end, or changes nothing in float32.
     """
@@ -34,7 +34,7 @@ def numbers(default: list[int], low: int, high: int, usual: tuple[int, int] | No
 
 
 def bounds_text(low: float, high: float) -> str:
-    """``from 1e-08 to 1``; whole numbers in digits, so that they can be typed."""
+    """`from 1e-08 to 1`; whole numbers in digits, so that they can be typed."""
     return f"from {plain(low)} to {plain(high)}"
 
 
@@ -75,6 +75,6 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def hint(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """``; the nearest is NAME``, to be put behind a sentence that refuses a name; nothing where none is near."""
+    """`; the nearest is NAME`, to be put behind a sentence that refuses a name; nothing where none is near."""
     found = nearest(name, known)
     return "" if found is None else f"; the nearest is {prefix}{found}"

@@ -1,4 +1,4 @@
-"""An agent's own values: ``agents.overrides.<name>.<section>.<key>`` in place of the run's."""
+"""An agent's own values: `agents.overrides.<name>.<section>.<key>` in place of the run's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OF_THE_RUN = (  # keys of these sections that all agents of a world share, as th
 
 
 def own_config(config: Config, name: str) -> Config:
-    """The run's configuration with the values of ``agents.overrides.<name>``, as ``learner.learning_rate``.
+    """The run's configuration with the values of `agents.overrides.<name>`, as `learner.learning_rate`.
 
     Raises:
         ConfigError: a key that an agent cannot have of its own, or a value of another type.
@@ -56,7 +56,7 @@ def own_values(config: Config, name: str) -> dict[str, Any]:
 
 
 def flat_keys(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """``{"learner": {"batch_size": 32}}`` to ``{"learner.batch_size": 32}``."""
+    """`{"learner": {"batch_size": 32}}` to `{"learner.batch_size": 32}`."""
     found: dict[str, Any] = {}
     for key, value in nested.items():
         if isinstance(value, dict):
@@ -70,7 +70,7 @@ def check_type(prefix: str, key: str, value: Any) -> Any:
     """The value as its key's type takes it.
 
     Raises:
-        ConfigError: it does not fit; the sentence names ``prefix`` and ``key``.
+        ConfigError: it does not fit; the sentence names `prefix` and `key`.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class RunFolder:
-    """Where a run keeps what, below its folder ``path``; nothing needs to be there."""
+    """Where a run keeps what, below its folder `path`; nothing needs to be there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -82,7 +82,7 @@ def check_values(config: Config) -> None:
 
 
 def _check_kind(key: str, annotation: str, value: Any) -> None:
-    """What an interpolation gives may be of any kind, as ``agents.overrides=${seed}``."""
+    """What an interpolation gives may be of any kind, as `agents.overrides=${seed}`."""
     kind = KINDS[re.split(r"[\[ ]", annotation)[0]]
     if not (isinstance(value, kind) or (value is None and annotation.endswith("| None"))):
         raise ConfigError(f"{key}={shown(value)} does not fit: {key} takes {annotation}")

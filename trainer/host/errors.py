@@ -31,7 +31,7 @@ class RunFailed(RuntimeError):
 
 
 def device_failure(error: Exception, device: torch.device) -> RunFailed | None:
-    """What to say of ``error`` if the learner's device, or the machine, gave up in the main process; else None."""
+    """What to say of `error` if the learner's device, or the machine, gave up in the main process; else None."""
     text = first_line(error)
     if isinstance(error, torch.AcceleratorError):
         sentence = (
@@ -60,7 +60,7 @@ def exit_words(exitcode: int) -> str:
 
 
 def one_too_many(times: deque[float], faults: FaultsConfig) -> str | None:
-    """Count a failure of now among those of a process, which are forgotten after ``faults.period_seconds``.
+    """Count a failure of now among those of a process, which are forgotten after `faults.period_seconds`.
 
     Returns:
         None while it is survived; else what to put behind the sentence that says what happened.
@@ -90,6 +90,6 @@ def error_text(error: BaseException) -> str:
 
 
 def split_error(text: str) -> tuple[str, str]:
-    """Traceback and cause out of :func:`error_text`'s; empty when there is none."""
+    """Traceback and cause out of `error_text`'s; empty when there is none."""
     above, _, cause = text.strip().rpartition("\n")
     return above, cause

@@ -95,7 +95,7 @@ def _name(pid: int | str) -> str:
 
 
 def end(children: Collection[int] | None) -> list[int]:
-    """End at once whatever these children started; ``None``: all of them. Returns the processes that were ended."""
+    """End at once whatever these children started; `None`: all of them. Returns the processes that were ended."""
     ended: set[int] = set()
     deadline = time.monotonic() + SWEEP_S
     while (left := started_by(children)) and time.monotonic() < deadline:

@@ -51,7 +51,7 @@ def first_of_run(seed: int) -> int:
 
 
 def of_worker(seed: int, stream: int, start: int) -> int:
-    """Of a worker's first sub-environment, which is ``stream`` of all; others for each time that it is started."""
+    """Of a worker's first sub-environment, which is `stream` of all; others for each time that it is started."""
     return first_of_run(seed) + start % MAX_STARTS * SEEDS_PER_START + stream
 
 
@@ -61,7 +61,7 @@ def of_evaluation(seed: int) -> int:
 
 
 def of_final_evaluation(seed: int, num_envs: int) -> int:
-    """The same for the final evaluation, behind the ``num_envs`` of the others."""
+    """The same for the final evaluation, behind the `num_envs` of the others."""
     return of_evaluation(seed) + num_envs
 
 
@@ -81,7 +81,7 @@ def of_updates(seed: int, number: int = 0) -> int:
 
 
 def of_exploration(agent: int, worker: int, start: int) -> list[int]:
-    """Of a worker's random actions for an agent; ``agent`` is :func:`of_agent`'s."""
+    """Of a worker's random actions for an agent; `agent` is `of_agent`'s."""
     return [agent, worker, *([start] if start else [])]
 
 
@@ -126,7 +126,7 @@ def global_state() -> dict[str, Any]:
 
 
 def set_global_state(state: dict[str, Any]) -> None:
-    """Go on from what :func:`global_state` gave."""
+    """Go on from what `global_state` gave."""
     version, words, gauss = state["random"]
     random.setstate((version, tuple(words), gauss))
     numpy_ = state["numpy"]
@@ -137,7 +137,7 @@ def set_global_state(state: dict[str, Any]) -> None:
 
 @contextmanager
 def apart(own: dict[str, Any]) -> Iterator[None]:
-    """Within it the generators stand where ``own`` left them, which is kept up to date; an empty one: as they are."""
+    """Within it the generators stand where `own` left them, which is kept up to date; an empty one: as they are."""
     before = _states()
     if own:
         _set_states(own["states"])

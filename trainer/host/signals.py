@@ -60,9 +60,9 @@ class StopSignals:
 
     @contextmanager
     def raising(self, after_s: float) -> Iterator[None]:
-        """Within it, a signal is raised as :class:`Stopped`, in whatever runs: at once, or after ``after_s`` seconds.
+        """Within it, a signal is raised as `Stopped`, in whatever runs: at once, or after `after_s` seconds.
 
-        The latter is for code that looks at ``number`` by itself, unless something holds it up.
+        The latter is for code that looks at `number` by itself, unless something holds it up.
         """
         self._after_s = after_s
         try:
@@ -102,7 +102,7 @@ def obey_parent() -> None:
     """For a child process: leave signals to the main process, and die with the parent.
 
     By handlers that do nothing, for what is ignored or blocked stays so in every program that an environment starts,
-    which then could not be ended; handlers are given up by ``exec``, and here by ``fork`` too.
+    which then could not be ended; handlers are given up by `exec`, and here by `fork` too.
     """
     for number in STOPPING:
         signal.signal(number, _leave_to_main)

@@ -13,7 +13,7 @@ WORKSPACE = ":4096:8"  # the larger of the two that cuBLAS' manual calls reprodu
 
 
 def be_deterministic(config: LearnerConfig) -> None:
-    """Let this process calculate with deterministic operations alone if ``learner.deterministic`` asks for it.
+    """Let this process calculate with deterministic operations alone if `learner.deterministic` asks for it.
 
     Call it before the process uses a GPU: cuBLAS reads its variable once. An operation that has no deterministic
     version raises a RuntimeError then, for which `trainer.host.errors.device_failure` has a sentence.
@@ -27,7 +27,7 @@ def be_deterministic(config: LearnerConfig) -> None:
 
 
 def generator_states() -> dict[str, Any]:
-    """Of torch's own generators, for a checkpoint: uint8 tensors ``torch_rng`` and, for each GPU, ``cuda_rng``."""
+    """Of torch's own generators, for a checkpoint: uint8 tensors `torch_rng` and, for each GPU, `cuda_rng`."""
     states: dict[str, Any] = {"torch_rng": torch.get_rng_state()}
     if torch.cuda.is_initialized():
         states["cuda_rng"] = torch.cuda.get_rng_state_all()
@@ -35,7 +35,7 @@ def generator_states() -> dict[str, Any]:
 
 
 def set_generator_states(kept: dict[str, Any]) -> None:
-    """Go on from there, as far as ``kept`` holds them and this machine has such devices."""
+    """Go on from there, as far as `kept` holds them and this machine has such devices."""
     if "torch_rng" in kept:
         torch.set_rng_state(kept["torch_rng"])
     if torch.cuda.is_available():

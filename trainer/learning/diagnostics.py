@@ -24,14 +24,14 @@ DORMANT = 0.025  # share of its layer's mean activity below which a unit sleeps
 
 @torch.no_grad()
 def diagnose(algorithm: Algorithm, batch: Batch) -> dict[str, float]:
-    """Figures of the weights of now on ``batch``, by mean weights where a network is noisy; waits for the device.
+    """Figures of the weights of now on `batch`, by mean weights where a network is noisy; waits for the device.
 
-    - ``q_mean``, ``q_max``: of the best legal action's value over the batch; ``target_q_mean``: by the target network.
-    - ``parameter_norm``: Euclidean, of all trained values.
-    - ``dormant_share``: units that are hardly ever active (Sokar et al. 2023, definition 3.1).
-    - ``churn``: share of the batch whose greedy action differs between online and target network (after Schaul et al.
+    - `q_mean`, `q_max`: of the best legal action's value over the batch; `target_q_mean`: by the target network.
+    - `parameter_norm`: Euclidean, of all trained values.
+    - `dormant_share`: units that are hardly ever active (Sokar et al. 2023, definition 3.1).
+    - `churn`: share of the batch whose greedy action differs between online and target network (after Schaul et al.
       2022, who compare before and after an update).
-    - ``greedy_share_<i>``: how often action i is the greedy one.
+    - `greedy_share_<i>`: how often action i is the greedy one.
     """
     loss = algorithm.loss
     leaves = [batch[key] for key in algorithm.policy.in_keys if key != "action_mask"]

@@ -14,8 +14,8 @@ NO_LIMIT = 2**62
 class Limiter:
     """Keeps updates and frames within a band of their ratio, on both sides.
 
-    After ``warmup_frames`` one update is due every ``frames_per_update`` frames. Learning may not run ahead of what is
-    due; collection may run ahead of learning by ``tolerance_frames`` beyond one update's frames.
+    After `warmup_frames` one update is due every `frames_per_update` frames. Learning may not run ahead of what is
+    due; collection may run ahead of learning by `tolerance_frames` beyond one update's frames.
 
     Args:
         budget_frames: collection ends here.
@@ -23,7 +23,7 @@ class Limiter:
         frames_per_update: inverse of the replay ratio in updates per frame; None: neither side ever waits for the
             other.
         tolerance_frames: width of the band.
-        episodes_per_update: None, or what takes the place of ``frames_per_update``: one update is due for so many
+        episodes_per_update: None, or what takes the place of `frames_per_update`: one update is due for so many
             finished episodes, those of the warm-up counted, though none is made before its end.
         tolerance_episodes: width of the band then.
     """
@@ -62,7 +62,7 @@ class Limiter:
         return min(self.budget_frames, self.warmup_frames + ahead)
 
     def episode_limit(self, frames: int) -> int:
-        """Finished episodes that collection may reach now, after ``frames`` frames; no limit while it is warm-up."""
+        """Finished episodes that collection may reach now, after `frames` frames; no limit while it is warm-up."""
         if self.episodes_per_update is None or frames < self.warmup_frames:
             return NO_LIMIT
         ahead = math.ceil((self.updates - self._before + 1) * self.episodes_per_update) + self.tolerance_episodes

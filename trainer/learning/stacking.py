@@ -39,7 +39,7 @@ class Stack:
         self._gradients: Callable | None = None
 
     def prepare(self, example: Batch) -> None:
-        """Record the update for batches [B, ...] like ``example`` of each updater; changes no weight."""
+        """Record the update for batches [B, ...] like `example` of each updater; changes no weight."""
         first, n = self.updaters[0], len(self.updaters)
         batch = {key: tensor.to(first.device) for key, tensor in example.items()}
         _, names = make_gradients(first, batch)
@@ -94,7 +94,7 @@ class Stack:
         return alike and first.device.type == "cpu" and not self._inputs[-2].any()  # on a GPU that look would wait
 
     def _apply_together(self, gradients: list[Tensor]) -> None:
-        """As :meth:`Updater.apply` of every one, to the last bit.
+        """As `Updater.apply` of every one, to the last bit.
 
         The kernels get each agent's tensors as they are: how they round an element depends on its place in its tensor
         (the last few do not fill a vector), so that in a stacked tensor it could come out otherwise than alone.

@@ -13,7 +13,7 @@ CACHE_LINE = 64  # bytes; fields begin on one of their own, so that writers of n
 
 
 def shared_block(fields: Fields) -> Tensor:
-    """Zeroed shared memory for all of ``fields``, uint8 [bytes].
+    """Zeroed shared memory for all of `fields`, uint8 [bytes].
 
     One block for all of them: a process is handed no more than 253 open files at its start, and each block is one.
     """

@@ -16,7 +16,7 @@ ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "silu": nn.SiLU}
 
 
 class Flatten(nn.Module):
-    """Numbers or bits [B, (stack,) ...] to float32 [B, features]; with ``scaled``, from their bounds to [-1, 1]."""
+    """Numbers or bits [B, (stack,) ...] to float32 [B, features]; with `scaled`, from their bounds to [-1, 1]."""
 
     def __init__(self, leaf: Leaf, scaled: bool) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class OneHot(nn.Module):
 class _Image(nn.Module):
     """Convolutions over an image leaf, whose frame stack becomes channels.
 
-    uint8 is scaled to [0, 1], or, with ``scaled``, numbers of any type from their bounds to [-1, 1].
+    uint8 is scaled to [0, 1], or, with `scaled`, numbers of any type from their bounds to [-1, 1].
     """
 
     def __init__(self, leaf: Leaf, cnn: str, channels_last: bool, scaled: bool = False) -> None:
@@ -122,7 +122,7 @@ def _fitting_cnn(height: int, width: int) -> str:
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``x weight^T + bias``: [..., I], [O, I] and [O] to [..., O], as torch's linear.
+    """`x weight^T + bias`: [..., I], [O, I] and [O] to [..., O], as torch's linear.
 
     On a CPU a batch of few rows and many columns is multiplied from the other side, which the library does in half
     (AVX-512) to five sixths (AVX2) of the time; with AVX-512 that is 11 % of a DQN update on MinAtar, 4 % with Nature's
@@ -136,7 +136,7 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 class NoisyLinear(nn.Module):
     """A linear layer whose weights carry factorised Gaussian noise (Fortunato et al. 2018, section 3, eq. 9 to 11).
 
-    ``y = (mu_w + sigma_w * f(e_out) f(e_in)^T) x + mu_b + sigma_b * f(e_out)``, with ``f(e) = sign(e) sqrt(|e|)``.
+    `y = (mu_w + sigma_w * f(e_out) f(e_in)^T) x + mu_b + sigma_b * f(e_out)`, with `f(e) = sign(e) sqrt(|e|)`.
 
     TorchRL's layer computes the same, but keeps the noise in buffers: they would travel to the workers with every
     version of the weights, doubling it, and a recorded update would see one noise for ever. Here the network gives it
@@ -158,7 +158,7 @@ class NoisyLinear(nn.Module):
         self.bias_sigma = nn.Parameter(torch.full((outputs,), sigma * bound))
 
     def forward(self, x: Tensor, factors: Tensor | None = None) -> Tensor:
-        """[..., I] to [..., O]; ``factors`` are f(e) [I + O] of standard normal e, None: the mean weights."""
+        """[..., I] to [..., O]; `factors` are f(e) [I + O] of standard normal e, None: the mean weights."""
         if factors is None:
             return dense(x, self.weight_mu, self.bias_mu)
         e_in, e_out = factors[: self.inputs], factors[self.inputs :]
@@ -168,7 +168,7 @@ class NoisyLinear(nn.Module):
 
 
 class MLP(nn.Module):
-    """Linear layers with an activation between them, and behind the last one if ``ends_active``.
+    """Linear layers with an activation between them, and behind the last one if `ends_active`.
 
     Args:
         sizes: widths, the input's first.
@@ -187,7 +187,7 @@ class MLP(nn.Module):
         )
 
     def forward(self, x: Tensor, factors: Iterator[Tensor]) -> Tensor:
-        """[..., sizes[0]] to [..., sizes[-1]]; each noisy layer takes the next of ``factors``, if there is one."""
+        """[..., sizes[0]] to [..., sizes[-1]]; each noisy layer takes the next of `factors`, if there is one."""
         for i, layer in enumerate(self.layers):
             if isinstance(layer, nn.Linear):
                 x = dense(x, layer.weight, layer.bias)
@@ -202,7 +202,7 @@ class QNetwork(nn.Module):
     """Action values of an observation, or K numbers for each action from which they follow.
 
     Each leaf has its encoder (numbers are flattened, categories one-hot, images convolved), an MLP follows. Dueling
-    (Wang et al. 2016, eq. 9): two of its last hidden layer, whose outputs are V and A, and ``Q = V + A - mean A``.
+    (Wang et al. 2016, eq. 9): two of its last hidden layer, whose outputs are V and A, and `Q = V + A - mean A`.
 
     Args:
         spec: the environment.
@@ -289,7 +289,7 @@ class QNetwork(nn.Module):
         return self.value_head(x, factors).unsqueeze(-2) + advantage - advantage.mean(-2, keepdim=True)
 
     def quantiles(self, *leaves: Tensor, fractions: Tensor, noise: Tensor | None = None) -> Tensor:
-        """IQN: quantiles float32 [B, num_actions, K] of the return at ``fractions``, float32 [K] or [B, K]."""
+        """IQN: quantiles float32 [B, num_actions, K] of the return at `fractions`, float32 [K] or [B, K]."""
         assert self.embedding is not None
         factors = self._factors(noise, leaves[0].device)
         x = self._features(leaves, factors).unsqueeze(1) * self.embedding(fractions)  # [B, K, features]
@@ -300,7 +300,7 @@ class QNetwork(nn.Module):
 
     @torch.no_grad()
     def shift(self, numbers: Tensor) -> None:
-        """Add ``numbers`` [K] to those of every action, by the bias of the last layer; of dueling heads V's."""
+        """Add `numbers` [K] to those of every action, by the bias of the last layer; of dueling heads V's."""
         head = self.head if self.value_head is None else self.value_head
         bias = head.layers[-1].get_parameter("bias" if isinstance(head.layers[-1], nn.Linear) else "bias_mu")
         bias.add_(numbers.repeat(len(bias) // len(numbers)))
@@ -319,7 +319,7 @@ class QNetwork(nn.Module):
 
 
 class FractionEmbedding(nn.Module):
-    """``relu(linear(cos(pi i tau), i = 0 .. C - 1))`` of quantile fractions tau (Dabney et al. 2018a, eq. 4).
+    """`relu(linear(cos(pi i tau), i = 0 .. C - 1))` of quantile fractions tau (Dabney et al. 2018a, eq. 4).
 
     Args:
         width: of the features that it is multiplied with.

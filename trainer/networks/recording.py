@@ -1,6 +1,6 @@
 """Records a function of tensors, autograd included, as a straight list of tensor operations.
 
-PyTorch's tracer for that (``make_fx``) sees what the dispatcher sees, forward and backward alike, without Python,
+PyTorch's tracer for that (`make_fx`) sees what the dispatcher sees, forward and backward alike, without Python,
 autograd or TensorDict. TorchScript's interpreter runs the list some microseconds an operation faster than Python does.
 """
 
@@ -18,12 +18,12 @@ from trainer.networks.scripting import script
 
 
 def record(gradients: Callable, example: list[Tensor], execution: str) -> Callable:
-    """Record ``gradients`` on copies of ``example`` and return what runs the recording.
+    """Record `gradients` on copies of `example` and return what runs the recording.
 
     Args:
-        gradients: from :func:`make_gradients`.
+        gradients: from `make_gradients`.
         example: its arguments.
-        execution: ``trace`` or ``compile``.
+        execution: `trace` or `compile`.
     """
     recorded = make_fx(gradients, tracing_mode="real")(*[t.clone() for t in example])
     graph = recorded.graph

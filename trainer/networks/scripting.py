@@ -11,10 +11,10 @@ from torch import Tensor
 
 
 def script(function: Callable, example: Sequence[Tensor]) -> Any:
-    """``torch.jit.trace`` without the look whether a second call gives the same.
+    """`torch.jit.trace` without the look whether a second call gives the same.
 
-    From 2.14 on PyTorch says that TorchScript will go and recommends ``torch.compile`` to whoever calls it. That one
-    takes 30 s to start here and is slower afterwards (``learner.execution=compile``), so users are spared the warning.
+    From 2.14 on PyTorch says that TorchScript will go and recommends `torch.compile` to whoever calls it. That one
+    takes 30 s to start here and is slower afterwards (`learner.execution=compile`), so users are spared the warning.
 
     `networks.dense` chooses by shape how it multiplies. What it chose for the example is recorded, which is right for
     other shapes too: of that PyTorch need not warn.

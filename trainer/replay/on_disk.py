@@ -1,11 +1,11 @@
 """The replay's rows on the run's disk, for resuming: only what was written since the last time is copied.
 
 A column's file has the storage's own layout, so that a ring's new rows lie in one piece, or in two where it wraps. The
-files may be ahead of the newest checkpoint, when a process was killed between the two: ``upto.json``, written before
+files may be ahead of the newest checkpoint, when a process was killed between the two: `upto.json`, written before
 any row is, says which older rows may be gone. Nobody waits: collectors go on writing meanwhile, and rows that they
 overtook are not counted as kept.
 
-``checksums.bin`` has the CRC-32 of what each worker wrote in each vector step, over all columns: one number for each
+`checksums.bin` has the CRC-32 of what each worker wrote in each vector step, over all columns: one number for each
 slot of its ring, written and read like a column.
 """
 
@@ -33,7 +33,7 @@ CHECKSUMS = "checksums"
 
 
 class ReplayCopy:
-    """Keeps a copy of an agent's replay in ``folder``.
+    """Keeps a copy of an agent's replay in `folder`.
 
     Args:
         folder: made when first needed; a folder in it for each layout.
@@ -123,7 +123,7 @@ class ReplayCopy:
         """Fill the storage and set the cursors; other workers, environments or capacities are no hindrance.
 
         Args:
-            kept: from :meth:`save`.
+            kept: from `save`.
 
         Returns:
             For each storage row, the row that it was when it was saved, or -1 where it is empty, int64 [rows]; and for
@@ -238,7 +238,7 @@ def checksums(rows: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def chunks(begin: int, end: int, ring: int, blocks: dict[str, np.ndarray]) -> Iterator[tuple[int, int]]:
-    """:func:`pieces`, cut into such as have `CHUNK_BYTES`; ``blocks`` from :func:`step_bytes`."""
+    """`pieces`, cut into such as have `CHUNK_BYTES`; `blocks` from `step_bytes`."""
     most = max(1, CHUNK_BYTES // sum(block.shape[2] for block in blocks.values()))
     for slot, count in pieces(begin, end, ring):
         for part in range(slot, slot + count, most):

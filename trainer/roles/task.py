@@ -2,7 +2,7 @@
 
 Describing the environment, the final evaluation, the league, and whether workers that a run takes over can go on.
 
-Runs in: a process of its own, which ends with it; in the main process for ``sequential``.
+Runs in: a process of its own, which ends with it; in the main process for `sequential`.
 Receives: the work, a function and its arguments, at the start.
 Sends: what the work tells on its way, and its result, through a pipe; signs of life through shared memory.
 Waits for: nobody.
@@ -32,7 +32,7 @@ Work = Callable[[Tell], Any]  # what it returns crosses the process border
 def run(config: Config, role: str, work: Work, pulse: Tensor, pipe: Connection) -> None:
     """Body of the process.
 
-    The pipe carries ``("told", (what, value))``, and last ``("done", result)`` or ``("error", (kind, text))``: the name
+    The pipe carries `("told", (what, value))`, and last `("done", result)` or `("error", (kind, text))`: the name
     of the exception's class and its `error_text`.
 
     Args:

@@ -1,6 +1,6 @@
 """Checkpoints: tensors and plain values in one file, written aside and renamed, loaded without running pickled code.
 
-A file is what ``torch.save`` makes, a zip archive, whose comment is the CRC-32 of all bytes before it: ``torch.load``
+A file is what `torch.save` makes, a zip archive, whose comment is the CRC-32 of all bytes before it: `torch.load`
 takes it as it is, and no byte of it can change unseen. Files of format 1 had none.
 """
 
@@ -30,7 +30,7 @@ NAME = re.compile(r"frames_\d{12}\.pt")
 
 
 def write_aside(state: dict[str, Any], path: Path) -> None:
-    """``torch.save`` that leaves either the whole file or none: written beside it, flushed to the disk, renamed.
+    """`torch.save` that leaves either the whole file or none: written beside it, flushed to the disk, renamed.
 
     Raises:
         OSError: the disk refuses; what was there before is still there.
@@ -47,7 +47,7 @@ def write_aside(state: dict[str, Any], path: Path) -> None:
 
 
 def save(folder: Path, state: dict[str, Any], frames: int, keep_last: int) -> Path:
-    """Save ``state`` as ``folder/frames_<frames>.pt`` and delete all but the newest ``keep_last`` of the run's own."""
+    """Save `state` as `folder/frames_<frames>.pt` and delete all but the newest `keep_last` of the run's own."""
     path = folder / f"frames_{frames:012d}.pt"
     write_aside(state, path)
     manifest.remove(*(old for old in numbered(folder)[:-keep_last] if old != path))
@@ -62,7 +62,7 @@ def numbered(folder: Path) -> list[Path]:
 def newest(
     folder: Path, torn: Callable[[Path, str], None] = lambda path, why: None, *needed: str
 ) -> dict[str, Any] | None:
-    """The newest whole checkpoint of a run, or None where there is none; ``torn`` is told of those that are not.
+    """The newest whole checkpoint of a run, or None where there is none; `torn` is told of those that are not.
 
     Args:
         folder: of the checkpoints.
@@ -81,7 +81,7 @@ def newest(
 
 
 def whole(path: Path, tell: Callable[[str], None], *needed: str) -> dict[str, Any] | None:
-    """As :func:`load`; None where there is no such file, or one that is damaged, which is renamed, and told of.
+    """As `load`; None where there is no such file, or one that is damaged, which is renamed, and told of.
 
     Raises:
         ConfigError: it has a format that is not known here.
@@ -98,7 +98,7 @@ def whole(path: Path, tell: Callable[[str], None], *needed: str) -> dict[str, An
 
 
 def load(path: Path, *needed: str) -> dict[str, Any]:
-    """What :func:`save` or :func:`write_aside` wrote, on the CPU.
+    """What `save` or `write_aside` wrote, on the CPU.
 
     Args:
         path: of the file.
@@ -180,7 +180,7 @@ def policy_weights(path: Path, numel: int) -> torch.Tensor:
 
 
 def named_weights(path: Path, numel: int, key: str) -> torch.Tensor:
-    """As :func:`policy_weights`, of a file that the configuration names by ``key``.
+    """As `policy_weights`, of a file that the configuration names by `key`.
 
     Raises:
         ConfigError: as `ReadError` there.

@@ -36,7 +36,7 @@ def opened(config: Config, command: list[str], here: Path | None = None) -> Iter
     Args:
         config: the run.
         command: the command line.
-        here: where the folder ``runs`` is, for a run that names no folder; None: the working folder.
+        here: where the folder `runs` is, for a run that names no folder; None: the working folder.
 
     Raises:
         ConfigError: the folder holds a run already, or one that is going on, or something else, or cannot be written.

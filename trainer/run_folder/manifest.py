@@ -61,7 +61,7 @@ def remove(*paths: Path) -> None:
 
 
 def remove_below(folder: Path, but: Path | None = None) -> None:
-    """Delete what the manifest names in ``folder``, at any depth but not in ``but``, and the folders empty then."""
+    """Delete what the manifest names in `folder`, at any depth but not in `but`, and the folders empty then."""
     home = _home(folder / FILE)
     if home is None:
         return
@@ -86,13 +86,13 @@ def remove_partial(folder: Path) -> None:
 
 
 def aside_of(path: Path) -> Path:
-    """Where a file is written before it is renamed to ``path``; it has one writer at a time."""
+    """Where a file is written before it is renamed to `path`; it has one writer at a time."""
     return path.with_name(f".{path.name}{PARTIAL}")
 
 
 @contextmanager
 def written(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that becomes ``path`` once it is whole and on the disk; else nothing is left of it.
+    """A file to write that becomes `path` once it is whole and on the disk; else nothing is left of it.
 
     Raises:
         OSError: the disk refuses.

@@ -17,13 +17,13 @@ PREFIX, LOCK = "trainer_", "lock"
 
 @contextmanager
 def scratch_folder(base: Path) -> Iterator[Path]:
-    """A folder of this process's own in ``base``, removed afterwards; those whose process is gone are swept.
+    """A folder of this process's own in `base`, removed afterwards; those whose process is gone are swept.
 
     A lock tells: it goes with its process, on this node and on others that share the disk. Of either only what its
     manifest names is deleted.
 
     Raises:
-        ConfigError: it cannot be made, or ``base`` is another user's link to somewhere else.
+        ConfigError: it cannot be made, or `base` is another user's link to somewhere else.
     """
     try:
         base.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def scratch_folder(base: Path) -> Iterator[Path]:
 
 
 def _made(base: Path) -> tuple[Path, int]:
-    """A new folder in ``base``, for this user alone, and the open file that locks it.
+    """A new folder in `base`, for this user alone, and the open file that locks it.
 
     Raises:
         OSError: the disk refuses; nothing is left.

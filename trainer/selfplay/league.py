@@ -44,7 +44,7 @@ class Entry:
 
     Args:
         name: unique.
-        kind: ``random``, ``scripted``, ``snapshot`` or ``policy``.
+        kind: `random`, `scripted`, `snapshot` or `policy`.
         frames: at which its weights were taken; None for functions.
     """
 
@@ -76,7 +76,7 @@ def league(
         ConfigError, EnvError: it is no run of a game.
         ReadError: there is no policy.
         OSError: the disk refuses.
-        TimeoutError: ``watch`` said False before two games of each pair were over.
+        TimeoutError: `watch` said False before two games of each pair were over.
     """
     start = time.monotonic()
     with closing(world_of_games(config, 1)) as world:
@@ -138,7 +138,7 @@ def round_robin(
     Of a pair's games one sits on the even seats of every second game, and on the odd seats of the others; with more
     than two seats each of them has every second one. Functions draw their moves and networks are greedy, so that two
     networks might play one game over and over: among themselves they move at random with probability
-    ``opponents.epsilon``.
+    `opponents.epsilon`.
 
     Args:
         config: the run's.
@@ -192,7 +192,7 @@ def _watch(game: Any, before: int, of: int, watch: Watch) -> Callable[[], bool]:
 
 
 def straying(choose: Choose, where: np.ndarray, epsilon: float, rng: np.random.Generator) -> Choose:
-    """The same, but in the games of a bool mask [N] any move is a random one with probability ``epsilon``."""
+    """The same, but in the games of a bool mask [N] any move is a random one with probability `epsilon`."""
 
     def strays(game: Any, rows: np.ndarray, who: np.ndarray) -> np.ndarray:
         actions = choose(game, rows, who)
@@ -235,7 +235,7 @@ def table(entries: Sequence[Entry], wins: np.ndarray, draws: np.ndarray) -> dict
 def ratings(shares: np.ndarray, games: np.ndarray, prior: float = PRIOR) -> tuple[np.ndarray, np.ndarray]:
     """Elo ratings by maximum likelihood of the Bradley-Terry model, and their standard errors, float64 [K].
 
-    Player i beats j with probability ``1 / (1 + 10 ** ((elo[j] - elo[i]) / 400))``. Found by the iteration of Hunter
+    Player i beats j with probability `1 / (1 + 10 ** ((elo[j] - elo[i]) / 400))`. Found by the iteration of Hunter
     2004 ("MM algorithms for generalized Bradley-Terry models", equation 3); errors by the observed information. The
     first player is rated 0, with no error.
 

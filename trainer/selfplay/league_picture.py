@@ -14,7 +14,7 @@ MAX_NUMBERED = 26  # players up to whom the matrix has room for numbers
 
 
 def draw(result: dict[str, Any], title: str) -> Figure:
-    """Both parts beside each other; ``result`` is what `trainer.selfplay.league.league` gives."""
+    """Both parts beside each other; `result` is what `trainer.selfplay.league.league` gives."""
     count = len(result["players"])
     side = max(4.5, 0.36 * count + 2)
     figure = Figure(figsize=(side + 6, side), dpi=110, layout="constrained")

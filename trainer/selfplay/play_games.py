@@ -55,7 +55,7 @@ def play_games(config: Config, flat: Tensor, world: Any, table: Table) -> list[n
         table: what is played.
 
     Returns:
-        a picture [height, width, 3] uint8 of the begin of every game and after every move; none if not ``filmed``.
+        a picture [height, width, 3] uint8 of the begin of every game and after every move; none if not `filmed`.
 
     Raises:
         ConfigError, ReadError, EnvError: there is no such opponent or seat, or no picture of this game.
@@ -111,7 +111,7 @@ def play_games(config: Config, flat: Tensor, world: Any, table: Table) -> list[n
 
 
 def opponent_of(named: str, config: Config, game: Any) -> Player:
-    """Whom ``--opponent`` names.
+    """Whom `--opponent` names.
 
     Raises:
         ConfigError, ReadError, EnvError: there is nobody of this name, or whoever it is plays another game.

@@ -97,7 +97,7 @@ class OpponentPool:
         self.rebalance()
 
     def rebalance(self, done: float | None = None) -> None:
-        """Say anew how often whom to play, once the share ``done`` of the budget is used up; None: as before."""
+        """Say anew how often whom to play, once the share `done` of the budget is used up; None: as before."""
         self._done = self._done if done is None else min(1.0, done)
         known = self.version > 0
         chances = known.astype(np.float64)
@@ -181,14 +181,14 @@ class OpponentPool:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Which snapshots there are, and what came of games; the weights are what :meth:`save` keeps."""
+        """Which snapshots there are, and what came of games; the weights are what `save` keeps."""
         return {"words": self._words.clone(), "chances": self._chances.clone(), "results": self._results.clone()}
 
     def load(self, folder: Path, kept: dict[str, Any] | None, warn: Callable[[str], None]) -> None:
-        """Go on from `state_dict`'s ``kept``; without it with the newest snapshots in ``folder``.
+        """Go on from `state_dict`'s `kept`; without it with the newest snapshots in `folder`.
 
-        Files that ``kept`` does not name are of a run that went on after it: another snapshot may be taken at the same
-        frames now, and its file is written once. ``warn`` is told of snapshots that are torn or missing.
+        Files that `kept` does not name are of a run that went on after it: another snapshot may be taken at the same
+        frames now, and its file is written once. `warn` is told of snapshots that are torn or missing.
         """
         if kept is None:
             self._load_newest(folder, warn)
@@ -230,7 +230,7 @@ class OpponentPool:
 
 
 def open_pool(config: Config, run_dir: Path, numel: int, num_workers: int) -> OpponentPool:
-    """A run's pool as it begins: the checkpoints that the user names, and ``opponents.start_from`` as first snapshot.
+    """A run's pool as it begins: the checkpoints that the user names, and `opponents.start_from` as first snapshot.
 
     Args:
         config: the run.
@@ -260,6 +260,6 @@ def score(counts: np.ndarray) -> dict[str, float]:
 
 
 def _weight(config: OpponentsConfig, kind: str, done: float) -> float:
-    """How often a kind is drawn once the share ``done`` of the budget is used up."""
+    """How often a kind is drawn once the share `done` of the budget is used up."""
     start, end = getattr(config, kind), getattr(config, f"{kind}_end")
     return float(start if end is None else start + (end - start) * done)

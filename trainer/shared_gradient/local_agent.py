@@ -1,9 +1,9 @@
-"""A local agent of the schedule ``shared_gradient``: acts, computes gradients, and applies them to the shared agent.
+"""A local agent of the schedule `shared_gradient`: acts, computes gradients, and applies them to the shared agent.
 
 Runs in: a process for each local agent, on the CPU.
 Receives: the shared weights through shared memory; orders through a pipe.
 Sends: gradients to the shared optimiser; rows into its own replay; counters and episodes onto its own board.
-Waits for: the shared agent's lock (``locked``) or nothing (``hogwild``), or where it lives on a device, its mailbox;
+Waits for: the shared agent's lock (`locked`) or nothing (`hogwild`), or where it lives on a device, its mailbox;
 the main process, while a checkpoint is made.
 Stops when: its control board says so; its own exception (sent through the pipe); the parent's death.
 """
@@ -43,8 +43,8 @@ def run(
 ) -> None:  # fmt: skip
     """Body of the process.
 
-    The pipe carries ``("save", frames)`` and then ``("go", 0)`` to it, and from it ``("row", metrics)``, ``("saved",
-    path)``, ``("unsaved", why)`` and ``("error", text)``.
+    The pipe carries `("save", frames)` and then `("go", 0)` to it, and from it `("row", metrics)`, `("saved",
+    path)`, `("unsaved", why)` and `("error", text)`.
 
     Args:
         plan: of its rollout; its only agent is the local one.
@@ -96,9 +96,9 @@ def _build(
     plan: CollectorPlan, control: ControlBoard, shared: SharedAgent | DeviceAgent, resumed: bool, exact: bool,
     made: list[Any],
 ) -> tuple[Learner, Rollout]:  # fmt: skip
-    """Learner and rollout, in the order in which ``sequential`` makes them, so that both draw the same numbers.
+    """Learner and rollout, in the order in which `sequential` makes them, so that both draw the same numbers.
 
-    The world is put into ``made`` at once, so that it can be closed whatever happens then.
+    The world is put into `made` at once, so that it can be closed whatever happens then.
     """
     (own,) = plan.agents
     agent = Learner(own, torch.device("cpu"))

@@ -1,13 +1,13 @@
 """The shared agent: one network and one optimiser in shared memory, to which local agents apply their gradients.
 
-``trainer/shared_gradient/shared_device.py`` is the one that lives on a device, with the same methods.
+`trainer/shared_gradient/shared_device.py` is the one that lives on a device, with the same methods.
 
-Modes (``schedule.application``):
+Modes (`schedule.application`):
 
-- ``locked``: one lock around optimiser step and weight pull. The kernel gives it back when its holder dies (``flock``).
+- `locked`: one lock around optimiser step and weight pull. The kernel gives it back when its holder dies (`flock`).
   A step is written into the slot that is not in use, which becomes the one in use by a single store: a death in the
   middle leaves the state before it whole.
-- ``hogwild`` (Recht et al. 2011): no lock; steps that overlap may lose parts of one another and are counted.
+- `hogwild` (Recht et al. 2011): no lock; steps that overlap may lose parts of one another and are counted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SharedAgent:
         updater: of the shapes, and with the first weights.
         num_agents: P.
         lock: file that stands for the lock; made here.
-        mode: ``locked`` or ``hogwild``.
+        mode: `locked` or `hogwild`.
 
     Attributes:
         beat: called while a local agent waits for the lock; in its own process.
@@ -84,7 +84,7 @@ class SharedAgent:
 
     @property
     def version(self) -> int:
-        """Steps of the shared optimiser until now; with ``hogwild`` without those that were lost."""
+        """Steps of the shared optimiser until now; with `hogwild` without those that were lost."""
         return int(self._version[0])
 
     def join(self, number: int, updater: Updater) -> None:
@@ -195,7 +195,7 @@ class SharedAgent:
             self._file = -1  # the number may be another file's by now
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, moments, step and counts, with ``locked`` all of one version though local agents may go on."""
+        """Weights, moments, step and counts, with `locked` all of one version though local agents may go on."""
         while True:
             version = self.version
             slot = version % 2 if self.mode == "locked" else 0
@@ -231,7 +231,7 @@ def views(flat: Tensor, shapes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]
 def adam_step(
     parts: Sequence[list[Tensor]], step: Tensor, gradients: list[Tensor], rate: Tensor, not_finite: Tensor, eps: float
 ) -> None:
-    """One step of fused Adam, as `Updater` makes it; none where ``not_finite`` is 1.
+    """One step of fused Adam, as `Updater` makes it; none where `not_finite` is 1.
 
     Args:
         parts: weights, first and second moment, each a tensor for each parameter.

@@ -31,7 +31,7 @@ def capture(run_dir: Path, name: str) -> None:
 
 
 def news(run_dir: Path, told: set[str]) -> list[tuple[str, str]]:
-    """(name, sentence) of each process whose file holds something and is not in ``told``, to which it is added."""
+    """(name, sentence) of each process whose file holds something and is not in `told`, to which it is added."""
     found = []
     for path in sorted((run_dir / FOLDER).glob("*.txt")):
         try:

@@ -1,6 +1,6 @@
 """Every figure that a run tells of itself: name, type, unit, meaning. Whoever writes or reads a row goes by this.
 
-``python -m trainer.telemetry.rows`` prints docs/metrics.md.
+`python -m trainer.telemetry.rows` prints docs/metrics.md.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Metric:
         type: int, float, str, or dict in the summary; a float may be missing (null in JSON, empty in CSV).
         unit: "" for a number without one.
         meaning: a line for docs/metrics.md.
-        own: with several agents each one has its own, under ``<agent>/<name>``.
+        own: with several agents each one has its own, under `<agent>/<name>`.
         join: what the plain key then is of theirs, one of `JOINS`; text is the first agent's.
     """
 

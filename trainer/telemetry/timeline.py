@@ -29,7 +29,7 @@ class Span:
     """What one process did for a while.
 
     Args:
-        track: who, as ``collector 0``.
+        track: who, as `collector 0`.
         kind: what, one of `COLOURS`.
         start: seconds since the first span of the run.
         end: seconds, likewise.
@@ -62,7 +62,7 @@ def read_spans(run_dir: Path) -> list[Span]:
 
 
 def middle(spans: Sequence[Span], seconds: float) -> float:
-    """Where ``seconds`` begin that lie in the middle of the time from which every track has spans.
+    """Where `seconds` begin that lie in the middle of the time from which every track has spans.
 
     The evaluator's do not count, as it works now and then only.
     """
@@ -74,7 +74,7 @@ def middle(spans: Sequence[Span], seconds: float) -> float:
 
 
 def draw(spans: Sequence[Span], start: float, seconds: float) -> Figure:
-    """A line for each process over ``seconds`` from ``start``; below, a hundredth of that from its middle."""
+    """A line for each process over `seconds` from `start`; below, a hundredth of that from its middle."""
     tracks = sorted({span.track for span in spans})
     figure = Figure(figsize=(10, 1.6 + 2 * (0.35 + 0.32 * len(tracks))), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)

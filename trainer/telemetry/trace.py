@@ -1,6 +1,6 @@
 """What every process did when: spans in memory, a part file for each process, one trace for the run.
 
-A run with ``telemetry.trace=true`` leaves RUN/trace.json, which ui.perfetto.dev and chrome://tracing open. Where
+A run with `telemetry.trace=true` leaves RUN/trace.json, which ui.perfetto.dev and chrome://tracing open. Where
 tracing is off nothing is wrapped, so that the loops run the code that they would run without this file.
 """
 
@@ -34,7 +34,7 @@ class Trace:
 
     Args:
         folder: where its part goes.
-        role: ``collector``, ``learner``, ``evaluator`` or ``main``.
+        role: `collector`, `learner`, `evaluator` or `main`.
         name: of the role where there are several, as a worker's number.
         most: spans that are kept, the last ones.
     """
@@ -61,7 +61,7 @@ class Trace:
         return call
 
     def waiting(self, function: Callable[P, R], kind: str, agent: str = "") -> Callable[P, R]:
-        """As :meth:`timed` for short waits that are many: those that follow one another become one span."""
+        """As `timed` for short waits that are many: those that follow one another become one span."""
         records, clock, number = self._records, time.monotonic_ns, self._number((kind,), agent)
 
         @functools.wraps(function)
@@ -83,8 +83,8 @@ class Trace:
         """For a hot loop that reads the clock itself between parts that follow one another: a third of the cost.
 
         Returns:
-            a number, and what takes ``(number, start, end of the first kind, end of the second, ...)``, in ns of
-            ``time.monotonic_ns``.
+            a number, and what takes `(number, start, end of the first kind, end of the second, ...)`, in ns of
+            `time.monotonic_ns`.
         """
         return self._number(kinds, agent), self._records.append
 
@@ -115,7 +115,7 @@ class Trace:
 
 
 class NoTrace:
-    """In place of a :class:`Trace` where tracing is off: functions stay what they are."""
+    """In place of a `Trace` where tracing is off: functions stay what they are."""
 
     def timed(self, function: Callable[P, R], kind: str, agent: str = "") -> Callable[P, R]:
         """The function itself."""
@@ -138,7 +138,7 @@ def all_of(names: Sequence[str]) -> str:
 
 
 def open_trace(config: Config, role: str, name: str = "") -> Trace | NoTrace:
-    """A role's trace in this process, if the run is traced; ``config.run_dir`` is set then."""
+    """A role's trace in this process, if the run is traced; `config.run_dir` is set then."""
     if not config.telemetry.trace:
         return NoTrace()
     assert config.run_dir is not None  # a run's configuration names its folder
@@ -161,11 +161,11 @@ def remove_parts(run_dir: Path) -> None:
 def merge(run_dir: Path) -> Path | None:
     """Put the parts of all processes together and remove them; None where there are none.
 
-    A process that was killed has left no part, or that of its last :meth:`Trace.save`. Times are microseconds since the
+    A process that was killed has left no part, or that of its last `Trace.save`. Times are microseconds since the
     first span of the run.
 
     Returns:
-        RUN/trace.json: Chrome's trace event format, complete events with ``cat`` (role) and ``args`` (role, agent).
+        RUN/trace.json: Chrome's trace event format, complete events with `cat` (role) and `args` (role, agent).
     """
     parts = [read_json(path) for path in sorted((run_dir / PARTS).glob("[!.]*.json"))]
     if not parts:

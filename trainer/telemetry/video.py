@@ -1,4 +1,4 @@
-"""What ``render`` gives, as pictures of a video, and the video."""
+"""What `render` gives, as pictures of a video, and the video."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHANNELS = (1, 3, 4)  # grey; red, green and blue; and an alpha, which is left o
 
 
 def pictures_of(rendered: Any, env_id: str) -> list[np.ndarray]:
-    """What ``render`` gave as pictures [height, width, 3] uint8: none of None, several of a list of frames.
+    """What `render` gave as pictures [height, width, 3] uint8: none of None, several of a list of frames.
 
     Numbers of type float are taken for 0 .. 1 unless one is above 1, all others for 0 .. 255; text is drawn.
 

@@ -1,6 +1,6 @@
 """The collector's processes as the main process sees them: started, watched, restarted.
 
-TorchRL's ``MultiAsyncCollector`` starts its workers together and knows no other start, so a worker that takes a dead
+TorchRL's `MultiAsyncCollector` starts its workers together and knows no other start, so a worker that takes a dead
 one's place comes with a collector of its own, of one worker. Weights reach all of them through the same board.
 """
 
@@ -115,7 +115,7 @@ class CollectorWorkers:
         """Start anew whoever is gone; cheap enough for every wait.
 
         Raises:
-            RunFailed: one of them failed more often than ``faults.max_failures`` allows.
+            RunFailed: one of them failed more often than `faults.max_failures` allows.
         """
         for worker in range(len(self.plans)):
             if worker in self._again_at:

@@ -93,7 +93,7 @@ class RemoteEvaluator:
         """A finished evaluation, if there is one.
 
         Raises:
-            RunFailed: the process failed more often than ``faults.max_failures`` allows.
+            RunFailed: the process failed more often than `faults.max_failures` allows.
         """
         if not self._pipe.poll():
             return None
@@ -113,7 +113,7 @@ class RemoteEvaluator:
         """Start the process anew if it died, or shows no sign of life as it evaluates or starts.
 
         Raises:
-            RunFailed: it failed more often than ``faults.max_failures`` allows.
+            RunFailed: it failed more often than `faults.max_failures` allows.
         """
         hung = self._pulse.hung()
         if self._process.exitcode is not None:
@@ -164,7 +164,7 @@ class RemoteEvaluator:
 
 
 class LocalEvaluator:
-    """Evaluates at once in this process: for ``sequential``."""
+    """Evaluates at once in this process: for `sequential`."""
 
     def __init__(
         self, config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path, flat: Callable[[], Tensor],

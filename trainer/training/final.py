@@ -26,10 +26,10 @@ LONGEST_LEAGUE_S = 120.0  # unless evaluator.final_max_seconds says something el
 
 
 def finish(system: System, summary: dict[str, Any]) -> None:
-    """Final evaluation and league of a system that is closed; their figures go into ``summary``.
+    """Final evaluation and league of a system that is closed; their figures go into `summary`.
 
     Raises:
-        RunFailed: the final evaluation failed too often; ``summary`` has what it had played.
+        RunFailed: the final evaluation failed too often; `summary` has what it had played.
     """
     config = system.config
     limit_s = config.evaluator.final_max_seconds
@@ -42,7 +42,7 @@ def finish(system: System, summary: dict[str, Any]) -> None:
 
 
 def final_evaluation(system: System, summary: dict[str, Any], seconds: float) -> None:
-    """Fresh greedy episodes of the last and of the best policy, in one world; ``eval_*`` is the best one's.
+    """Fresh greedy episodes of the last and of the best policy, in one world; `eval_*` is the best one's.
 
     "Best" was chosen by the run's evaluations, the last policy's among them, on other episodes: its figure here is not
     the maximum it was chosen by.
@@ -167,7 +167,7 @@ def report(system: System, evaluation: Evaluation) -> None:
 
 
 def _league(system: System, summary: dict[str, Any], seconds: float) -> None:
-    """The league of ``evaluator.league_games`` a pair; where it cannot be played, that is told."""
+    """The league of `evaluator.league_games` a pair; where it cannot be played, that is told."""
     config, run_dir, loggers = system.config, system.run_dir, system.loggers
     asked = config.evaluator.league_games
     task = Task(

@@ -28,7 +28,7 @@ class Resumed:
 
 @dataclass(frozen=True)
 class Shared:
-    """What the schedule ``shared_gradient`` has instead of learners and collectors of its own.
+    """What the schedule `shared_gradient` has instead of learners and collectors of its own.
 
     Args:
         agent: weights and optimiser, in shared memory or on the device.

@@ -72,7 +72,7 @@ def carry_out(task: Task, start: Start | None, faults: FaultsConfig, event: Call
         event: is told of failures that are survived, as `Loggers.event` is; None: none is.
 
     Raises:
-        TaskFailed: it failed more often than ``faults.max_failures`` allows.
+        TaskFailed: it failed more often than `faults.max_failures` allows.
     """
     if start is None:
         return _here(task)
