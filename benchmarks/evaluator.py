@@ -35,9 +35,9 @@ class Turns:
     """
 
     def __init__(self, system: System, every: int) -> None:
-        from trainer.training.schedules import run_async
+        from trainer.config.schedules import SCHEDULES
 
-        self.system, self.every, self.loop = system, every, run_async(system)
+        self.system, self.every, self.loop = system, every, SCHEDULES["async"].turns(system)
         self.seconds: list[float] = []  # of each evaluation
 
     def take(self) -> None:

@@ -41,9 +41,7 @@ def device_shares(system: System, seconds: float) -> dict[str, float]:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    from trainer.training.schedules import SCHEDULES
-
-    loop = SCHEDULES[system.config.schedule.name](system)
+    loop = system.config.schedule.kind.turns(system)
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         start = time.perf_counter()

@@ -28,12 +28,12 @@ COMMON = (
 def measure(name: str, seconds: float, repeats: int) -> list[Row]:
     """Two rows for one of `CASES`."""
     from benchmarks import parts
-    from trainer.training.schedules import run_async
+    from trainer.config.schedules import SCHEDULES
 
     config = parts.config(*CASES[name], *COMMON, parts.BUDGET)
     found: dict[str, list[float]] = {key: [] for key in ("frames alone", "updates alone", "frames", "updates")}
     with parts.opened(config) as system:
-        loop = run_async(system)
+        loop = SCHEDULES["async"].turns(system)
 
         def learn(seconds: float) -> tuple[float, float]:
             """Frames and updates per second over some seconds of the training loop."""

@@ -42,9 +42,9 @@ def speed(seconds: float) -> list[Row]:
             "collector.envs_per_worker=1024", parts.BUDGET,
         )  # fmt: skip
         with parts.opened(config) as system:
-            from trainer.training.schedules import run_async
+            from trainer.config.schedules import SCHEDULES
 
-            loop, board = run_async(system), system.agents[0].board
+            loop, board = SCHEDULES["async"].turns(system), system.agents[0].board
             while board.updates[0] < 200:
                 next(loop)
                 system.check()

@@ -23,6 +23,7 @@ from trainer.acting.multi_agent import AgentPolicies
 from trainer.acting.policies import greedy_policy
 from trainer.algorithms import ALGORITHMS
 from trainer.config.overrides import own_config
+from trainer.config.schedules import SCHEDULES
 from trainer.config.sections import AlgorithmConfig, Config, ConfigError, LearnerConfig
 from trainer.envs import EnvSpec, Leaf
 from trainer.envs.counting import AGENT_STREAMS, expected_reward
@@ -34,7 +35,6 @@ from trainer.roles.agents import AgentPlan, plan_agents, without_scheme
 from trainer.roles.collector import CollectorPlan
 from trainer.run_folder import checkpoint
 from trainer.training.saving import save
-from trainer.training.schedules import run_async
 from trainer.training.system import System, use_fork_server
 from trainer.training.train import train
 
@@ -169,7 +169,7 @@ def test_no_replay_ever_holds_another_agents_transition(
     system = started(config)
     system.publish()
     if schedule == "async":
-        for _ in run_async(system):
+        for _ in SCHEDULES["async"].turns(system):
             system.check()
     else:
         for _ in range(8):
@@ -207,7 +207,7 @@ def test_agents_of_a_stack_whose_frames_differ_never_wait_for_one_another(
     )
     system, deadline = started(config), time.monotonic() + 120
     system.publish()
-    for _ in run_async(system):
+    for _ in SCHEDULES["async"].turns(system):
         assert time.monotonic() < deadline, "both sides wait"
     assert all(agent.limiter.updates > 1_000 for agent in system.agents)
 
@@ -239,12 +239,10 @@ def test_updates_are_those_that_finished_episodes_owe(
 
 def final_weights(config: Config, poison: bool, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
     """Weights of all agents after a run, in which agent_1's replay and weights are spoilt half way."""
-    from trainer.training import schedules
-
-    original = schedules.run_sync
+    original = SCHEDULES["sync"]
 
     def spoiling(system: System) -> Any:
-        for turn, _ in enumerate(original(system)):
+        for turn, _ in enumerate(original.turns(system)):
             if poison and turn == 10:
                 victim = system.agents[1]
                 victim.plan.storage._storage["observation"].fill_(torch.nan)
@@ -253,7 +251,7 @@ def final_weights(config: Config, poison: bool, monkeypatch: pytest.MonkeyPatch)
             yield
 
     with monkeypatch.context() as patch:
-        patch.setitem(schedules.SCHEDULES, "sync", spoiling)
+        patch.setitem(SCHEDULES, "sync", replace(original, turns=spoiling))
         train(config, ["test"])
     folder = Path(str(config.run_dir))
     flat = checkpoint.load(folder / "checkpoints" / "last_policy.pt")["weights"]

@@ -51,7 +51,12 @@ STARTERS = {
     "AsyncVectorEnv",
     "ParallelEnv",
 }
-LIGHT = ["trainer/reading.py", "trainer/run.py", "trainer/commands/run.py", "trainer/config/*.py"]  # loaded before the
+LIGHT = [
+    "trainer/reading.py",
+    "trainer/run.py",
+    "trainer/commands/run.py",
+    "trainer/config/**/*.py",
+]  # loaded before the
 HEAVY = {"torch", "torchrl", "tensordict", "gymnasium", "numpy", "wandb"}  # arguments are known to be right
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from trainer.config.schedules import SCHEDULES
 from trainer.config.sections import Config, resolve
 from trainer.host.errors import RunFailed
 from trainer.run_folder import checkpoint
-from trainer.training.schedules import SCHEDULES
 from trainer.training.train import train
 
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
@@ -104,7 +104,7 @@ def test_rounds_of_games_are_a_few_games_of_each_worker_and_an_update_for_each(
     config = small_config("rounds", env=game, schedule={"name": "sequential", **rounds})
     system = started(resolve(config))
     board, seen = system.agents[0].board, []
-    for whole in SCHEDULES["sequential"](system):
+    for whole in SCHEDULES["sequential"].turns(system):
         if whole:
             seen.append((board.total_frames(), board.episodes_done.copy(), int(board.updates[0])))
     frames, games, updates = zip(*seen, strict=True)

@@ -17,12 +17,12 @@ import yaml
 
 from trainer.acting.exploration import linear_epsilon
 from trainer.commands import finished
+from trainer.config.schedules import SCHEDULES
 from trainer.config.sections import Config, from_yaml
 from trainer.envs.counting import episode_length, expected_reward, is_truncation, legal_actions
 from trainer.host.errors import RunFailed
 from trainer.host.seeds import SEEDS_PER_RUN
 from trainer.run_folder import checkpoint
-from trainer.training.schedules import run_async
 from trainer.training.system import System
 from trainer.training.train import train
 
@@ -115,7 +115,7 @@ def watched(system: System, config: Config) -> dict[str, list[Any]]:
 
     agent.updater.update = checked  # type: ignore[method-assign]
     system.publish()
-    for _ in run_async(system):
+    for _ in SCHEDULES["async"].turns(system):
         epsilon, frames = system.plans[0].board.epsilon.copy(), system.total_frames()
         seen["turns"].append((frames, system.agents[0].limiter.updates))
         if frames:
@@ -163,7 +163,7 @@ def test_what_the_collectors_count_and_store_is_right(
 ) -> None:
     config = counting_config(small_config, 1, learner={"warmup_frames": 2_900})
     system = started(config)
-    for _ in run_async(system):
+    for _ in SCHEDULES["async"].turns(system):
         system.check()
     system.close()
     board, streams = system.plans[0].board, system.plans[0].streams
@@ -201,7 +201,7 @@ def test_ladder_gives_every_environment_its_own_epsilon(
 ) -> None:
     ladder = {"num_workers": 2, "envs_per_worker": 4, "exploration": "apex", "apex_epsilon": 0.4, "apex_alpha": 7.0}
     system = started(small_config(collector=ladder))
-    for _ in run_async(system):
+    for _ in SCHEDULES["async"].turns(system):
         system.check()
     # Horgan et al. 2018: 0.4 ** (1 + 7 i / 7) for i = 0 .. 7
     expected = [np.mean([0.4 ** (1 + i) for i in worker]) for worker in ((0, 1, 2, 3), (4, 5, 6, 7))]

@@ -6,6 +6,7 @@ import math
 import os
 
 from trainer.config.fields import plain
+from trainer.config.schedules.rounds import frames_of_step
 from trainer.config.sections import GAME_BACKENDS, Config, ConfigError
 
 CATEGORICAL = ("c51", "rainbow")  # algorithms that learn a distribution from v_min to v_max
@@ -31,16 +32,10 @@ def check_together(config: Config) -> None:
         ConfigError: the first combination that cannot be, in one sentence; what it says to set can be typed.
     """
     _check_sizes(config)
-    _check_schedule(config)
+    config.schedule.kind.check(config)
     _check_updates(config)
     _check_algorithm(config)
     _check_network(config)
-
-
-def vector_step_frames(config: Config) -> int:
-    """Frames of one step of all workers; ``config`` is resolved."""
-    assert config.collector.num_workers is not None
-    return config.collector.num_workers * config.collector.envs_per_worker
 
 
 def most_updates(config: Config) -> float:
@@ -51,10 +46,10 @@ def most_updates(config: Config) -> float:
     """
     schedule, frames = config.schedule, config.budget_frames
     rounds = 1.0 * frames
-    if schedule.name != "async" and schedule.episodes_per_round is None and schedule.frames_per_round is not None:
+    if schedule.kind.rounds and schedule.episodes_per_round is None and schedule.frames_per_round is not None:
         rounds = math.ceil(frames / schedule.frames_per_round)
         frames = rounds * schedule.frames_per_round  # the last round is ended
-    if schedule.name != "async" and schedule.updates_per_round is not None:
+    if schedule.kind.rounds and schedule.updates_per_round is not None:
         return rounds * schedule.updates_per_round
     if schedule.episodes_per_update is not None:
         return frames // schedule.episodes_per_update  # an episode has a frame at least
@@ -66,7 +61,7 @@ def most_updates(config: Config) -> float:
 def _check_sizes(config: Config) -> None:
     batch, warmup = config.learner.batch_size, config.learner.warmup_frames
     capacity, budget = config.replay.capacity_frames, config.budget_frames
-    streams = vector_step_frames(config)
+    streams = frames_of_step(config)
     # The oldest frame of the stack up to the n-th next frame, one row that may be in the writer's hands, and one
     # more start, as two rows in a row are never both final: a draw always finds one.
     rows = config.env.frame_stack + config.algorithm.n_step + 2
@@ -98,56 +93,6 @@ def _check_sizes(config: Config) -> None:
         remedy = f"learner.warmup_frames={shorter}" if shorter < budget else f"budget_frames={2 * least}"
         raise ConfigError(
             f"learner.warmup_frames={warmup} leaves nothing of budget_frames={budget} to learn in: set {remedy}"
-        )
-
-
-def _check_schedule(config: Config) -> None:
-    schedule, step = config.schedule, vector_step_frames(config)
-    assert schedule.tolerance_frames is not None  # `config` is resolved
-    step_text = (
-        f"collector.num_workers={config.collector.num_workers} x "
-        f"collector.envs_per_worker={config.collector.envs_per_worker} = {step} frames"
-    )
-    if schedule.name == "async":
-        by_frames = schedule.frames_per_update is not None and schedule.episodes_per_update is None
-        if by_frames and schedule.tolerance_frames < step:
-            raise ConfigError(
-                f"schedule.tolerance_frames={schedule.tolerance_frames} is less than one step of all workers "
-                f"({step_text}): set schedule.tolerance_frames={step} or more"
-            )
-        return
-    if schedule.name == "shared_gradient" and schedule.applier == "local" and config.learner.device.startswith("cuda"):
-        raise ConfigError(
-            f"schedule.applier=local applies gradients on the CPU, not on learner.device={config.learner.device}: set "
-            "learner.device=cpu, or schedule.applier=device"
-        )
-    if schedule.frames_per_update is schedule.updates_per_round is schedule.episodes_per_update is None:
-        raise ConfigError(
-            f"schedule={schedule.name} does not know how much to learn: set schedule.frames_per_update, "
-            "schedule.episodes_per_update or schedule.updates_per_round"
-        )
-    if schedule.episodes_per_round is not None:
-        most = config.budget_frames // (config.collector.num_workers or 1)
-        if schedule.episodes_per_round > max(1, most):
-            raise ConfigError(
-                f"schedule.episodes_per_round={schedule.episodes_per_round} of each of {config.collector.num_workers} "
-                f"workers are more than budget_frames={config.budget_frames} have room for, even if each has one "
-                f"frame: set schedule.episodes_per_round={max(1, most // 100)}"
-            )
-        return
-    if schedule.frames_per_round is None:
-        return
-    if schedule.frames_per_round % step:
-        fitting = max(1, round(schedule.frames_per_round / step)) * step
-        raise ConfigError(
-            f"schedule.frames_per_round={schedule.frames_per_round} is no multiple of one step of all workers "
-            f"({step_text}): set schedule.frames_per_round={fitting}"
-        )
-    if schedule.frames_per_round > max(config.budget_frames, 2_048, step):  # a round by default may be as long
-        fitting = max(1, config.budget_frames // 10 // step) * step
-        raise ConfigError(
-            f"schedule.frames_per_round={schedule.frames_per_round} is more than budget_frames={config.budget_frames}: "
-            f"the first round would not end; set schedule.frames_per_round={fitting}, or leave it out"
         )
 
 
@@ -195,9 +140,9 @@ def check_game(config: Config) -> None:
     Raises:
         ConfigError: in one sentence that names the keys.
     """
-    if config.schedule.name == "shared_gradient":
+    if not config.schedule.kind.opponents:
         raise ConfigError(
-            f"schedule=shared_gradient has no pool of opponents for {config.env.id}, a turn-based game: use "
+            f"schedule={config.schedule.name} has no pool of opponents for {config.env.id}, a turn-based game: use "
             "schedule=async"
         )
     first, last = _shares_of_opponents(config)

@@ -75,7 +75,7 @@ def _of_updates(config: Config, updates: float) -> list[str]:
             f"algorithm.target_tau={algorithm.target_tau:g} with {updates:.0f} updates: the target network stays "
             "nearly as it began"
         )
-    if config.schedule.name == "async" and learner.publish_every_updates > updates:
+    if not config.schedule.kind.rounds and learner.publish_every_updates > updates:
         found.append(
             f"learner.publish_every_updates={learner.publish_every_updates} is more than the {updates:.0f} updates of "
             "this run: the collectors act by the first weights all along"
@@ -124,10 +124,12 @@ def _of_algorithm(config: Config) -> list[str]:
 
 def _without_effect(config: Config) -> list[str]:
     found, schedule, evaluator = [], config.schedule, config.evaluator
-    if schedule.name == "async":
+    if not schedule.kind.rounds:
         for key in ("episodes_per_round", "updates_per_round"):
             if getattr(schedule, key) is not None:
-                found.append(f"schedule.{key} does nothing with schedule=async: it belongs to sync and sequential")
+                found.append(
+                    f"schedule.{key} does nothing with schedule={schedule.name}: it belongs to sync and sequential"
+                )
         if schedule.frames_per_update is not None and (schedule.tolerance_frames or 0) > 2 * config.budget_frames:
             found.append(
                 f"schedule.tolerance_frames={schedule.tolerance_frames} is more than "
@@ -160,10 +162,10 @@ def _of_opponents(config: Config) -> list[str]:
 
 def _of_machine(config: Config, cores: int) -> list[str]:
     found, workers, threads = [], config.collector.num_workers, config.learner.num_threads
-    if workers is not None and workers > cores and config.schedule.name != "sequential":
+    if workers is not None and workers > cores and not config.schedule.kind.one_process:
         found.append(f"collector.num_workers={workers} is more than the {cores} cores at hand: workers will share them")
     agents = config.schedule.num_agents
-    if config.schedule.name == "shared_gradient" and agents > cores:
+    if config.schedule.kind.local_agents and agents > cores:
         found.append(f"schedule.num_agents={agents} is more than the {cores} cores at hand: agents will share them")
     if threads > cores:
         found.append(f"learner.num_threads={threads} is more than the {cores} cores at hand: threads will share them")

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from trainer.config.fields import ConfigError, hint, number, numbers, one_of
 from trainer.config.machine import available_cores
+from trainer.config.schedules import SCHEDULES, Schedule
 from trainer.reading import ReadError, read_text
 
 # Beside the package, in a clone as in an installation, whatever the working folder holds.
@@ -135,7 +136,7 @@ class LearnerConfig:
 class ScheduleConfig:
     """How collection and learning take turns."""
 
-    name: str = one_of("async", "sync", "sequential", "shared_gradient")
+    name: str = one_of(*SCHEDULES)
     # Inverse replay ratio; None: no limit on either side (async only).
     frames_per_update: float | None = number(10.0, 1e-3, 1e9, (0.01, 1e9))
     # In its place: finished episodes for each update, in all environments.
@@ -152,6 +153,11 @@ class ScheduleConfig:
     applier: str = one_of("auto", "local", "device")  # shared_gradient: each by itself, or one on learner.device
     # sync, sequential: None follows frames_per_update, or for games in rounds of episodes makes one for each episode
     updates_per_round: int | None = number(None, 1, 10**9)
+
+    @property
+    def kind(self) -> Schedule:
+        """What the schedule of this name is."""
+        return SCHEDULES[self.name]
 
 
 @dataclass(frozen=True)
@@ -303,20 +309,19 @@ def resolve(config: Config, cores: int | None = None) -> Config:
     Of ``cores`` (None: `available_cores`), two are left to the learner and the evaluator.
     """
     collector, schedule = config.collector, config.schedule
-    if schedule.name == "shared_gradient":
-        collector = replace(collector, num_workers=1)  # of each local agent
+    if schedule.kind.local_agents:
+        collector = replace(collector, num_workers=1)  # of each
     if collector.num_workers is None:
         workers = max(1, (available_cores() if cores is None else cores) - 2)
         collector = replace(collector, num_workers=workers)
     step = max(1, cast(int, collector.num_workers) * collector.envs_per_worker)  # frames of one step of all workers
     if schedule.tolerance_frames is None:
         schedule = replace(schedule, tolerance_frames=max(512, 2 * step))
-    if config.env.backend in GAME_BACKENDS and schedule.name in ("sync", "sequential"):
+    if config.env.backend in GAME_BACKENDS and schedule.kind.repeatable:
         schedule = _rounds_of_games(schedule, cast(int, collector.num_workers))
-    if schedule.frames_per_round is None and schedule.name == "shared_gradient":
-        schedule = replace(schedule, frames_per_round=step)
     if schedule.frames_per_round is None and schedule.episodes_per_round is None:
-        schedule = replace(schedule, frames_per_round=max(1, round(1_024 / step)) * step)
+        steps = schedule.kind.round_steps or max(1, round(1_024 / step))
+        schedule = replace(schedule, frames_per_round=steps * step)
     return replace(config, collector=collector, schedule=schedule)
 
 

@@ -314,10 +314,10 @@ class StreamCollector(Collector):
                 others = [getattr(self, model_id(agent)) for agent in plan.agents[1:]]
                 self._rollout = Rollout(plan, board, rows, self.env.world, [self.policy, *others])
             life.tell(board.watcher(plan.worker))
-            if plan.config.schedule.name == "async":
-                self._rollout.run()
-            else:
+            if plan.config.schedule.kind.rounds:
                 self._rollout.run_rounds()
+            else:
+                self._rollout.run()
         except BaseException as error:  # an environment may raise anything, SystemExit too
             board.write_error(plan.worker, error_text(error))
             sys.exit(1)

@@ -68,7 +68,7 @@ def build(
     Raises:
         ConfigError: an agent's own configuration cannot be.
     """
-    if config.schedule.name == "shared_gradient":
+    if config.schedule.kind.local_agents:
         return build_shared(config, run_dir, world, device, scratch, loggers, stop)
     plans = plan_agents(config, world, run_dir, scratch)
     board = ControlBoard(plans[0].streams.num_workers)
@@ -89,7 +89,7 @@ def build(
         for plan in plans
         if plan not in own
     ]
-    if learners and config.schedule.name != "async":
+    if learners and config.schedule.kind.rounds:
         raise ConfigError(
             f"agents.learner=process learns while others collect, which schedule={config.schedule.name} does not: set "
             "agents.learner=stacked or sequential"

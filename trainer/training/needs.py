@@ -20,7 +20,7 @@ SLACK = 2**20  # control boards, counters, what a pool counts
 
 def needs_of(config: Config, world: Sequence[tuple[str, EnvSpec]]) -> Needs:
     """What a run takes; each agent's network is built once for it."""
-    copies = config.schedule.num_agents if config.schedule.name == "shared_gradient" else 1
+    copies = config.schedule.num_agents if config.schedule.kind.local_agents else 1
     replay = shared = kept = weights = 0
     for name, spec in world:
         own = own_config(config, name)
@@ -34,7 +34,7 @@ def needs_of(config: Config, world: Sequence[tuple[str, EnvSpec]]) -> Needs:
         kept += copies * (rows if config.checkpoint.replay else 0)
         kept += copies * (config.checkpoint.keep_last + 1) * CHECKPOINT * 4 * count  # the one being written
     shared += weights  # that the evaluator reads
-    if config.schedule.name == "shared_gradient":  # on a device, a gradient of each local agent lies there instead
+    if config.schedule.kind.local_agents:  # on a device, a gradient of each local agent lies there instead
         shared += max(SHARED_AGENT, copies + 2) * weights
     if world[0][1].against_opponents:
         slots = config.opponents.pool_size + len(config.opponents.checkpoint_paths)

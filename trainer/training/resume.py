@@ -51,11 +51,11 @@ def restore(system: System) -> None:
             with _understood(folder):
                 system.shared.agent.load_state_dict(found["shared"])
         whole.append(found is not None and found["whole"])
-    exact = system.config.schedule.name != "async" and all(whole) and _workers_can_go_on(system, run)
+    exact = system.config.schedule.kind.resumes_exactly and all(whole) and _workers_can_go_on(system, run)
     if not exact:
         for plan in system.plans:
             _close_all(plan)
-    if system.config.schedule.name != "async" and not exact and system.total_frames():
+    if system.config.schedule.kind.resumes_exactly and not exact and system.total_frames():
         loggers.event(
             "the workers begin new episodes, so this run will not be bit-identical to one that was not stopped: it was "
             "stopped within a round, its workers are others now, its environment cannot tell its state, or an "
@@ -171,7 +171,7 @@ def can_go_on(config: Config, plans: Sequence[AgentPlan], run_dir: Path, frames:
     Returns:
         None if all can go on; else why not, or "" where there is nothing to tell.
     """
-    local = config.schedule.name == "shared_gradient"
+    local = config.schedule.kind.local_agents
     try:
         states = _worker_states(plans, run_dir, local)
     except (ReadError, KeyError):

@@ -27,7 +27,7 @@ def save(system: System, frames: int, whole: bool, more: dict[str, Any]) -> None
         OSError: the disk refuses; what was there before is still there.
     """
     start = time.monotonic()
-    if whole and system.config.schedule.name != "async":
+    if whole and system.config.schedule.kind.resumes_exactly:
         _snapshots(system, frames)
     for agent in system.agents:  # all of them, or the frozen ones where others learn in their own processes
         agent.save(frames)

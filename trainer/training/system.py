@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
@@ -34,7 +35,7 @@ from trainer.roles import evaluator as evaluating
 from trainer.roles import learner as learning
 from trainer.roles import task as tasks
 from trainer.roles.agents import AgentPlan, published, without_scheme
-from trainer.roles.learner import Learner, LearnerStack
+from trainer.roles.learner import IDLE_S, Learner, LearnerStack
 from trainer.run_folder import manifest
 from trainer.selfplay.pool import OpponentPool
 from trainer.shared_gradient import local_agent as local_agents
@@ -43,7 +44,7 @@ from trainer.telemetry.loggers import Loggers
 from trainer.telemetry.measuring import Telemetry
 from trainer.telemetry.metrics import EverySeconds
 from trainer.telemetry.rows import Row, joined
-from trainer.telemetry.trace import NoTrace, Trace, merge
+from trainer.telemetry.trace import NoTrace, Trace, all_of, merge
 from trainer.training.collectors import CollectorWorkers, close_streams, collector_arguments
 from trainer.training.evaluators import LocalEvaluator, RemoteEvaluator
 from trainer.training.learners import LearnerProcess, close_all
@@ -98,14 +99,60 @@ class System:
     trace: Trace | NoTrace = field(default_factory=NoTrace)  # of this process
     gone: Callable[[], str] = field(default=lambda: "")  # see `run_folder.watched`
     look_at_output: EverySeconds = field(default_factory=lambda: EverySeconds(OUTPUT_EVERY_S))
+    rebalance_every: EverySeconds = field(default_factory=lambda: EverySeconds(SUPERVISE_EVERY_S))
+    supervise_every: EverySeconds = field(default_factory=lambda: EverySeconds(SUPERVISE_EVERY_S))
     _printing: set[str] = field(default_factory=set)  # processes of which that was said
+
+    def open_limits(self) -> None:
+        """Let the collectors go as far as every agent's limiter allows."""
+        for agent in self.agents:
+            agent.open_limit()
 
     def work(self) -> bool:
         """A chunk of updates of whoever is due, in this process; whether there was any."""
+        if self.rebalance_every.crossed():  # however seldom anything is logged
+            self._rebalance()
+        if self.shared is not None:
+            return self.shared.agent.serve()
         worked = False
         for worker in self.workers:
             worked = worker.work() or worked
         return worked
+
+    def idle(self) -> None:
+        """Wait a moment for something to be due."""
+        self.sleep(IDLE_S)
+        for agent in self.agents:
+            agent.board.learner_waited_s[0] += IDLE_S
+
+    def _rebalance(self) -> None:
+        if self.pool is not None:
+            self.pool.rebalance(self.total_frames() / self.config.budget_frames)
+
+    def begin_round(self) -> None:
+        """Fix what a round depends on: exploration, and by results of whole rounds whom is played against."""
+        self._rebalance()
+        for agent in self.agents:
+            agent.board.schedule_frames[0] = agent.board.total_frames()  # exploration depends on nobody's speed
+
+    def collect_round(self) -> None:
+        """Let every worker collect one round, and wait for it."""
+        board = self.board
+        board.round[0] += 1
+        for rollout in self.rollouts:
+            rollout.collect_round()
+        while self.collectors is not None and (board.rounds_done < board.round[0]).any():
+            self.sleep(IDLE_S)  # a signal that waits for long is raised in it
+            if self.supervise_every.crossed():
+                self.check()
+
+    def round_updates(self) -> Iterator[None]:
+        """Make all updates that a round owes, a chunk between two values; what an agent is owed depends on nobody."""
+        for worker in self.workers:
+            yield from round_updates(worker, self.config.schedule.updates_per_round)
+
+    def __post_init__(self) -> None:
+        self.sleep = self.trace.waiting(time.sleep, "idle", all_of([agent.name for agent in self.agents]))
 
     def total_frames(self) -> int:
         """Transitions of the agent that has most; of all local agents together."""
@@ -115,9 +162,13 @@ class System:
         """What a player needs to know of each agent of the world."""
         return [(plan.config, plan.spec) for plan in (self.plans if self.shared is None else self.plans[:1])]
 
+    def collected(self) -> bool:
+        """Whether the budget is collected."""
+        return self.total_frames() >= self.config.budget_frames
+
     def finished(self) -> bool:
-        """Whether the budget is collected and every update that it is owed is made."""
-        if self.total_frames() < self.config.budget_frames:
+        """Whether it is, and every update made that it is owed."""
+        if not self.collected():
             return False
         return all(
             agent.frozen or agent.limiter.settled(agent.board.total_frames(), agent.board.total_episodes())
@@ -227,7 +278,7 @@ class System:
             worker.prepare()
         if self.pool is not None:
             self.publish()  # the opponents need weights before the first step
-        if config.schedule.name == "sequential":
+        if config.schedule.kind.one_process:
             self.evaluator = LocalEvaluator(config, self.players(), self.run_dir, self.flat, self.total_frames)
             self.rollouts = [collecting.virtual_worker(plan, self.board) for plan in plans]
         else:
@@ -236,7 +287,7 @@ class System:
             self._start_evaluator()
             for learner in self.learners:
                 learner.start()
-        if config.schedule.name in ("async", "sync"):
+        if config.schedule.kind.collectors:
             self.collectors = CollectorWorkers(config, plans, self.board, self._create, self.loggers)
             self.collectors.start()
         torch.set_num_threads(config.learner.num_threads)  # TorchRL changed it
@@ -318,8 +369,25 @@ class System:
             self.shared.agent.close()  # last: a device that has failed fails here again
 
 
+def round_updates(worker: Learner | LearnerStack, fixed: int | None) -> Iterator[None]:
+    """All updates that a round owes, or the ``fixed`` number that it is given."""
+    agents, owed = worker.learners, []
+    for agent in agents:
+        frames = agent.board.total_frames()
+        agent.anneal(frames)
+        due = agent.limiter.due(frames, agent.board.total_episodes())
+        if fixed is not None:
+            due = fixed if frames >= agent.limiter.warmup_frames else 0
+        owed.append(0 if agent.frozen else int(due))
+    while any(owed):
+        chunk = [min(due, agent.config.learner.prefetch_batches) for agent, due in zip(agents, owed, strict=True)]
+        worker.learn(chunk)
+        owed = [due - done for due, done in zip(owed, chunk, strict=True)]
+        yield
+
+
 def beside(config: Config, task: Task, event: Callable[..., None] | None = None) -> Any:
-    """Do a task in a process of its own, or in the schedule ``sequential`` in this one; what its work returned.
+    """Do a task in a process of its own, or in a schedule of one process in this one; what its work returned.
 
     Args:
         config: the run.
@@ -329,7 +397,7 @@ def beside(config: Config, task: Task, event: Callable[..., None] | None = None)
     Raises:
         TaskFailed: it failed, or failed too often.
     """
-    start = None if config.schedule.name == "sequential" else partial(start_task, config)
+    start = None if config.schedule.kind.one_process else partial(start_task, config)
     return carry_out(task, start, config.faults, event)
 
 

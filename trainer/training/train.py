@@ -37,7 +37,6 @@ from trainer.training.final import finish, report
 from trainer.training.needs import needs_of
 from trainer.training.resume import restore
 from trainer.training.saving import save
-from trainer.training.schedules import IN_ROUNDS, SCHEDULES
 from trainer.training.system import SUPERVISE_EVERY_S, System
 
 STOP_S = 2.0  # until a signal interrupts a training loop that does not look at it
@@ -244,7 +243,7 @@ def _train(system: System, loop: Loop) -> dict[str, Any]:
         evaluator.request()
         if (solved := _evaluated(system, loop)) is not None:
             return solved
-    for loop.whole in SCHEDULES[config.schedule.name](system):
+    for loop.whole in config.schedule.kind.turns(system):
         if system.stop.number and loop.whole:  # a round is ended first, unless that takes long
             raise Stopped
         frames = system.total_frames()
@@ -266,13 +265,13 @@ def _train(system: System, loop: Loop) -> dict[str, Any]:
 def _evaluated(system: System, loop: Loop) -> dict[str, Any] | None:
     """Take an evaluation that has ended; what the summary says of it if the run may end with it.
 
-    In a schedule of rounds one that was asked for is waited for: whether there is another round may depend on nobody's
-    speed, and a run that is stopped meanwhile asks for it again with the same weights.
+    Where the schedule is repeatable, one that was asked for is waited for: whether there is another round may depend on
+    nobody's speed, and a run that is stopped meanwhile asks for it again with the same weights.
     """
     config, evaluator = system.config, system.evaluator
     assert evaluator is not None  # the system is started
     evaluation = evaluator.poll()
-    if config.schedule.name in IN_ROUNDS:
+    if config.schedule.kind.repeatable:
         while evaluation is None and evaluator.busy and not system.stop.number:
             if loop.supervise_every.crossed():
                 system.check()
