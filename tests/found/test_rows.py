@@ -73,7 +73,7 @@ def test_every_figure_that_is_declared_is_told_by_one_of_these_runs():
 
 def test_a_reader_that_asks_for_what_nobody_writes_is_an_error(real_rows):
     with pytest.raises(KeyError, match="eval_frames is not declared"):
-        rows.figure(real_rows[0], "eval_frames")
+        rows.value_of(real_rows[0], "eval_frames")
     assert rows.faults({"frames": 1, "eval_frames": 2}) == ["eval_frames is not declared in trainer/telemetry/rows.py"]
     assert rows.faults({"frames": 1.5}) == ["frames=1.5 is no int"]
     assert rows.faults({"red/eta_s": 1.0, "red/loss": 1.0}) == [

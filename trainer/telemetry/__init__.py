@@ -1,1 +1,1 @@
-"""Rows, traces, pictures and sinks."""
+"""What a run reports: rows of metrics, events, traces and pictures, and the loggers that take them."""

@@ -1,4 +1,4 @@
-"""What is measured of a running system, as rows for the loggers."""
+"""Measure a running system: rates, returns and waiting times, as rows for the loggers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from trainer.telemetry.rows import Row
 
 
 class Telemetry:
-    """Rates, returns and waiting shares of one agent between two rows.
+    """Rates, returns and shares of waiting time of one agent, between two rows.
 
     Args:
-        config: the agent's.
-        control: the control board, which holds the collectors' side.
-        board: the agent's board.
-        capacity_rows: rows that its replay can hold.
+        config: of the agent.
+        control: the control board, which has the collectors' waiting times.
+        board: of the agent.
+        capacity_rows: rows that the agent's replay can hold.
     """
 
     def __init__(self, config: Config, control: ControlBoard, board: AgentBoard, capacity_rows: int) -> None:
@@ -29,15 +29,20 @@ class Telemetry:
         self.episodes = ReturnWindow()
         self._seen = np.zeros(len(board.frames), np.int64)
         self._frames, self._updates = Rate(), Rate()
-        self._last = (self.start, math.nan, math.nan)  # time, and what collectors and learner had waited by then
+        self._last = (self.start, math.nan, math.nan)  # of the last row: time, waiting times of collectors and learner
 
     def policy_lag(self, updates: int) -> float:
-        """Mean number of updates by which the collectors' weights are behind the learner's."""
+        """Updates that the learner has made since the weights that the workers hold, mean over the workers."""
         held = self.board.version_updates[self.board.version % VERSIONS_KEPT]
         return updates - float(np.mean(np.where(self.board.version > 0, held, 0)))
 
-    def row(self, updates: int, figures: dict[str, float]) -> Row:
-        """One row of `trainer.telemetry.rows`: rates over the last seconds, returns of the last 100 episodes."""
+    def row(self, updates: int, metrics: dict[str, float]) -> Row:
+        """Build a row of training, see `trainer.telemetry.rows.TRAINING`.
+
+        Args:
+            updates: that the agent's learner has made.
+            metrics: more of the row, from the learner.
+        """
         board, config, now = self.board, self.config, time.monotonic()
         frames = board.total_frames()
         for episode_return, length, _ in board.read_episodes(self._seen):
@@ -51,7 +56,7 @@ class Telemetry:
         ratio = schedule.frames_per_update if schedule.episodes_per_update is None else None
         trained_on = frames - config.learner.warmup_frames
         samples_per_insert = updates * config.learner.batch_size / trained_on if trained_on > 0 else math.nan
-        collectors_waiting = min((collectors_now - collectors_then) / span, 1.0)  # NaN, in the first row, stays NaN
+        collectors_waiting = min((collectors_now - collectors_then) / span, 1.0)  # NaN in the first row
         learner_waiting = min((learner_now - learner_then) / span, 1.0)
         side, reason = bottleneck(
             collectors_waiting, learner_waiting, samples_per_insert, ratio and config.learner.batch_size / ratio
@@ -63,7 +68,7 @@ class Telemetry:
             "frames_per_s": frames_per_s,
             "updates_per_s": self._updates.observe(updates, now),
             **self.episodes.row(),
-            "epsilon_mean": float(board.epsilon.mean()) if frames else math.nan,  # nobody has acted yet
+            "epsilon_mean": float(board.epsilon.mean()) if frames else math.nan,  # unknown before the first action
             "replay_fill": min(1.0, float(board.cursor.sum()) / self.capacity_rows),
             "samples_per_insert": samples_per_insert,
             "policy_lag_updates": self.policy_lag(updates),
@@ -72,5 +77,5 @@ class Telemetry:
             "bottleneck": side,
             "bottleneck_reason": reason,
             "eta_s": (config.budget_frames - frames) / frames_per_s if frames_per_s > 0 else math.nan,
-            **figures,
+            **metrics,
         }

@@ -1,4 +1,4 @@
-"""Small counters that turn totals and clocks into the numbers of a telemetry row."""
+"""Counters that turn totals and times into metrics, and the statistics behind some of them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import time
 from collections import deque
 from typing import Any
 
-BALANCED_MARGIN = 0.1  # shares of waiting time that lie closer than this name no bottleneck
+BALANCED_MARGIN = 0.1  # there is no bottleneck where the shares of waiting time differ by less
 
 
 class Rate:
     """Events per second over a window of recent time, from a running total.
 
-    A total that falls (its owner was replaced and counts from zero) starts the window afresh.
+    A total that falls empties the window: the process that counts was restarted, and counts from zero.
 
     Args:
-        window_s: Length of the window in seconds; the rate looks back at most one observation further.
+        window_s: length of the window in seconds; the rate reaches back at most one observation further.
     """
 
     def __init__(self, window_s: float = 10.0) -> None:
@@ -36,7 +36,7 @@ class Rate:
 
     @property
     def value(self) -> float:
-        """Rate in 1/s between the window's ends; NaN before the second observation, which makes it known."""
+        """Rate in 1/s over the window; NaN before the second observation."""
         if len(self._seen) < 2:
             return math.nan
         (start, first), (end, last) = self._seen[0], self._seen[-1]
@@ -84,13 +84,13 @@ class ReturnWindow:
 
 
 class Every:
-    """Whether a count has crossed a multiple of `period` since the last question.
+    """Whether a count has crossed a multiple of `period` since the last call.
 
-    Counts of asynchronous processes jump, so that `count % period == 0` would miss most multiples.
+    Counts of asynchronous processes jump, so `count % period == 0` would miss most multiples.
 
     Args:
-        period: Distance of the multiples, in the count's unit; 0 or less never answers True.
-        start: The count that counts as already asked about.
+        period: in the count's unit; with 0 or less no multiple is ever crossed.
+        start: the count to begin with; multiples up to it count as crossed before.
     """
 
     def __init__(self, period: int, start: int = 0) -> None:
@@ -98,13 +98,13 @@ class Every:
         self._last = start
 
     def crossed(self, count: int) -> bool:
-        """True once when one multiple, or several, lie in (last asked, count]."""
+        """True when at least one multiple lies in (count of the last call, count]."""
         crossed = self.period > 0 and count // self.period > self._last // self.period
         self._last = max(self._last, count)
         return crossed
 
     def state_dict(self) -> dict[str, int]:
-        """The count last asked about; the period belongs to the configuration."""
+        """The count of the last call; the period belongs to the configuration."""
         return {"last": self._last}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -113,10 +113,9 @@ class Every:
 
 
 class EverySeconds:
-    """Whether a multiple of `period_s` seconds since the start has passed since the last question.
+    """Whether a multiple of `period_s` seconds after the start has passed since the last call.
 
-    The multiples are counted from the start, so late questions cause no drift. A period of 0 or less never answers
-    True.
+    The multiples are counted from the start, so late calls cause no drift. With a period of 0 or less none ever passes.
     """
 
     def __init__(self, period_s: float, now: float | None = None) -> None:
@@ -125,7 +124,7 @@ class EverySeconds:
         self._last = 0  # number of the last multiple that was answered
 
     def crossed(self, now: float | None = None) -> bool:
-        """True once when one multiple, or several, have passed; `now` in seconds, monotonic clock by default."""
+        """True when at least one multiple has passed; `now` in seconds, monotonic clock by default."""
         if self.period_s <= 0:
             return False
         now = time.monotonic() if now is None else now
@@ -141,18 +140,16 @@ def bottleneck(
     samples_per_insert: float,
     target: float | None,
 ) -> tuple[str, str]:
-    """Which side holds the other one up, and why.
-
-    Whoever waits is not the bottleneck: waiting collectors mean that learning is.
+    """Which side the other one waits for, and why: where collectors wait, learning is the bottleneck.
 
     Args:
-        share_collectors_waiting: Part of recent time that the collectors spent waiting for the learner, 0 to 1.
-        share_learner_waiting: Part of recent time that the learner spent waiting for frames, 0 to 1.
-        samples_per_insert: Transitions sampled per transition stored, measured.
-        target: Samples per insert that the schedule aims at; None when neither side is limited.
+        share_collectors_waiting: share of recent time that the collectors waited for the learner, 0 to 1 or NaN.
+        share_learner_waiting: share of recent time that the learner waited for frames, 0 to 1 or NaN.
+        samples_per_insert: transitions sampled for each one stored, as measured; NaN before the first.
+        target: samples per insert that the schedule holds; None where neither side is limited.
 
     Returns:
-        ("collection" | "learning" | "balanced", a sentence without its full stop).
+        ("collection" | "learning" | "balanced", the reason without a full stop).
     """
     collectors, learner = share_collectors_waiting, share_learner_waiting
     if math.isnan(collectors) or math.isnan(learner):
@@ -175,10 +172,10 @@ def bottleneck(
 
 
 def wilson(points: float, games: int, z: float = 1.959964) -> tuple[float, float]:
-    """Interval of a share of games won, low and high, by default of 95 % confidence (Wilson 1927).
+    """Confidence interval (low, high) of the share of games won, by default of 95 % (Wilson 1927).
 
     Args:
-        points: games won; draws may count half, which makes the interval wider than it would have to be.
+        points: games won, draws counted as half; draws make the interval wider than necessary.
         games: above 0.
         z: quantile of the standard normal distribution.
     """

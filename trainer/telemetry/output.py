@@ -1,4 +1,7 @@
-"""What environments print: each child's stdout and stderr go into a file below RUN/output, not over the live view."""
+"""Output of child processes (of environments mostly): stdout and stderr of each go into a file in RUN/output.
+
+On the terminal they would disturb the live view.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ import sys
 from pathlib import Path
 
 FOLDER = "output"
-MOST_BYTES = 10 * 2**20  # of a file; one that has grown beyond it begins anew
+MOST_BYTES = 10 * 2**20  # a larger file is emptied
 SHOWN = 100  # characters of the first line that an event shows
 
 
 def capture(run_dir: Path, name: str) -> None:
-    """Let this process write into RUN/output/<name>.txt from now on, crash reports of C code included.
+    """Redirect stdout and stderr of this process into RUN/output/<name>.txt, with crash reports of C code.
 
-    Where the file cannot be made, everything stays as it is.
+    Nothing is redirected if the file cannot be created.
     """
     try:
         (run_dir / FOLDER).mkdir(exist_ok=True)
@@ -31,7 +34,15 @@ def capture(run_dir: Path, name: str) -> None:
 
 
 def news(run_dir: Path, told: set[str]) -> list[tuple[str, str]]:
-    """(name, sentence) of each process whose file holds something and is not in `told`, to which it is added."""
+    """Find processes that have printed something for the first time.
+
+    Args:
+        run_dir: the run folder.
+        told: names of the files that were found before; those found now are added.
+
+    Returns:
+        (process, sentence for an event) for each.
+    """
     found = []
     for path in sorted((run_dir / FOLDER).glob("*.txt")):
         try:
@@ -42,7 +53,7 @@ def news(run_dir: Path, told: set[str]) -> list[tuple[str, str]]:
                 continue
             with open(path, encoding="utf-8", errors="replace") as file:
                 lines = file.read(SHOWN * 10).split("\n")
-        except OSError:  # a disk that fails; whoever saves to it says so
+        except OSError:  # the disk fails; the next checkpoint reports it
             continue
         told.add(path.stem)
         first = next((line.strip() for line in lines if line.strip()), "")[:SHOWN]

@@ -1,4 +1,4 @@
-"""Writing a picture where the user wants it."""
+"""Write a picture into the file that the user named."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from trainer.run_folder import manifest
 
 
 def save(picture: Figure, path: Path) -> None:
-    """Write a picture, whole or not at all; the end of the file's name says in which format.
+    """Write a picture, whole or not at all, in the format that the suffix of the file's name says.
 
     Raises:
-        OSError: it cannot be written there; its text is one sentence.
+        OSError: the suffix or the place is wrong; the text is one sentence.
     """
     known = picture.canvas.get_supported_filetypes()
     kind = path.suffix.lstrip(".").lower()
     if kind not in known:
-        raise OSError(f"{path} does not say which kind of picture it is to be: end its name in .png, .pdf or .svg")
+        raise OSError(f"{path} does not say the kind of picture: end its name in .png, .pdf or .svg")
     try:
         with manifest.written(path) as file:
             picture.savefig(file, format=kind)

@@ -17,21 +17,25 @@ from matplotlib.ticker import EngFormatter
 from trainer.config.run_files import RunFolder
 from trainer.reading import ReadError, read_text
 from trainer.telemetry import pictures
-from trainer.telemetry.rows import Row, figure, of_kind, read
+from trainer.telemetry.rows import Row, of_kind, read, value_of
 
 LARGEST = 1e100
-MAX_POINTS = 2_000  # more cannot be told apart in the picture
+MAX_POINTS = 2_000  # more would not be visible in the picture
 TRAINED, EVALUATED, FINAL = "tab:blue", "tab:orange", {"last": "tab:brown", "best": "tab:red"}
 HOW_SEVERAL = "evaluations; thin: training; star and square: best and last policy at the end"
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink", "tab:cyan")
 
 
 def series(rows: Sequence[Row], x: str, *ys: str) -> list[np.ndarray]:
-    """Columns `x`, `*ys` as float64 [n] over the rows that have x and the first y; a missing further y is NaN.
+    """Columns `x` and `ys` of the rows that have x and the first y.
 
-    n is at most MAX_POINTS, the last one among them. What is too large to be drawn is missing too.
+    Values too large to be drawn count as missing. Of more than `MAX_POINTS` rows every k-th is taken, the last one
+    always.
+
+    Returns:
+        float64 [n] for each column, n at most `MAX_POINTS`; NaN where a row lacks a further y.
     """
-    points = [[drawable(figure(row, key)) for key in (x, *ys)] for row in rows]
+    points = [[drawable(value_of(row, key)) for key in (x, *ys)] for row in rows]
     points = [point for point in points if not math.isnan(point[0] + point[1])]
     stride = -(-len(points) // MAX_POINTS) or 1
     table = np.array(points[::-1][::stride][::-1], dtype=np.float64).reshape(-1, 1 + len(ys))
@@ -39,12 +43,12 @@ def series(rows: Sequence[Row], x: str, *ys: str) -> list[np.ndarray]:
 
 
 def drawable(value: float) -> float:
-    """The value, or NaN where matplotlib's own sums would overflow."""
+    """The value, or NaN where sums within matplotlib would overflow."""
     return value if abs(value) < LARGEST else math.nan
 
 
 def run_title(run_dir: Path) -> str:
-    """Environment, algorithm and seed from RUN/config.yaml; the folder's name when they cannot be read."""
+    """Environment, algorithm and seed from RUN/config.yaml; the folder's name if that file is not readable."""
     try:
         config = yaml.safe_load(read_text(RunFolder(run_dir).config))
         return f"{config['env']['id']} · {config['algorithm']['name']} · seed {config['seed']}"
@@ -53,7 +57,11 @@ def run_title(run_dir: Path) -> str:
 
 
 def draw(runs: Mapping[Path, Sequence[Row]]) -> Figure:
-    """Returns over frames above, speed over wall time below, of each run folder's rows; a colour a run if several."""
+    """Draw returns over frames (above) and speeds over time in training (below).
+
+    Args:
+        runs: rows of each run folder; several runs get a colour each.
+    """
     picture = Figure(figsize=(9, 6.5), dpi=110, layout="constrained")
     FigureCanvasAgg(picture)
     returns, frames_speed = picture.subplots(2, 1, height_ratios=[3, 1])
@@ -89,7 +97,7 @@ def draw(runs: Mapping[Path, Sequence[Row]]) -> Figure:
 
 
 def _draw_returns(axes: Axes, rows: Sequence[Row], evaluated: str, trained: str, name: str) -> None:
-    """Evaluations are the main line; returns of training, of an agent that explores, lie thin behind them."""
+    """Evaluations are the main line; the returns of training, where the agent explores, are a thin line behind it."""
     label = (lambda text: None) if name else (lambda text: text)
     x, mean, low, high = series(of_kind(rows, "training"), "frames", "return_mean", "return_min", "return_max")
     if len(x):
@@ -111,7 +119,7 @@ def _draw_returns(axes: Axes, rows: Sequence[Row], evaluated: str, trained: str,
     for policy, (x, mean, std, episodes) in final.items():
         if not len(x) or (policy == "last" and np.array_equal(x[-1:], final["best"][0][-1:])):
             continue
-        axes.errorbar(  # of a run that has ended several times the newest
+        axes.errorbar(  # the newest one: a run that was resumed has several
             x[-1:], mean[-1:], spread(std[-1:]), color=evaluated if name else FINAL[policy],
             fmt="*" if policy == "best" else "s", markersize=13 if policy == "best" else 6, markeredgecolor="white",
             capsize=3, zorder=4,
@@ -120,7 +128,7 @@ def _draw_returns(axes: Axes, rows: Sequence[Row], evaluated: str, trained: str,
 
 
 def spread(std: np.ndarray) -> np.ndarray:
-    """Half-lengths of error bars; none where it is not known."""
+    """Half-lengths of error bars, float64 [n]; 0 where the standard deviation is unknown."""
     return np.maximum(np.nan_to_num(std), 0)
 
 
@@ -135,11 +143,14 @@ def _draw_speed(axes: Axes, rows: Sequence[Row], key: str, colour: str, style: s
 
 
 def curve(run_dir: Path | str) -> str:
-    """Draw the rows of RUN/metrics.jsonl, few or none, into RUN/curve.png; a sentence about damaged rows, or "".
+    """Draw the rows of RUN/metrics.jsonl into RUN/curve.png, even if there are none.
+
+    Returns:
+        One sentence about damaged rows, or "".
 
     Raises:
-        OSError: the picture cannot be written.
-        ReadError: the rows cannot be read.
+        OSError: the picture could not be written.
+        ReadError: the rows could not be read.
     """
     run_dir = Path(run_dir)
     rows, problem = read(run_dir)
@@ -148,7 +159,7 @@ def curve(run_dir: Path | str) -> str:
 
 
 def read_runs(folders: Sequence[Path]) -> dict[Path, list[Row]]:
-    """The rows of each run; damaged ones are told on stderr.
+    """The rows of each run; stderr gets a warning about damaged ones.
 
     Raises:
         ReadError: a folder holds no run, or one without rows.

@@ -1,4 +1,4 @@
-"""A picture of a run's trace: what every process did when."""
+"""Draw a run's trace: what each process did when."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ COLOURS = {  # in the order of the legend
 
 @dataclass(frozen=True)
 class Span:
-    """What one process did for a while.
+    """One stretch of time in which a process did one thing.
 
     Args:
-        track: who, as `collector 0`.
-        kind: what, one of `COLOURS`.
-        start: seconds since the first span of the run.
-        end: seconds, likewise.
+        track: role and number of the process, as `collector 0`.
+        kind: what it did, a key of `COLOURS`.
+        start: in seconds since the first span of the run.
+        end: in seconds since the first span of the run.
     """
 
     track: str
@@ -42,10 +42,10 @@ class Span:
 
 
 def read_spans(run_dir: Path) -> list[Span]:
-    """The spans of RUN/trace.json, track by track; a process that was started anew goes on in its track.
+    """Read the spans of RUN/trace.json; a restarted process goes on in its track.
 
     Raises:
-        ReadError: the file cannot be read, or holds no trace of ours.
+        ReadError: the file could not be read, or holds no trace of a run.
     """
     path = RunFolder(run_dir).trace
     try:
@@ -62,9 +62,9 @@ def read_spans(run_dir: Path) -> list[Span]:
 
 
 def middle(spans: Sequence[Span], seconds: float) -> float:
-    """Where `seconds` begin that lie in the middle of the time from which every track has spans.
+    """Start of a window of `seconds` in the middle of the time in which all tracks have spans.
 
-    The evaluator's do not count, as it works now and then only.
+    The evaluator does not count, as it works only now and then.
     """
     busy = [span for span in spans if not span.track.startswith("evaluator")] or list(spans)
     tracks = {span.track for span in busy}
@@ -74,7 +74,13 @@ def middle(spans: Sequence[Span], seconds: float) -> float:
 
 
 def draw(spans: Sequence[Span], start: float, seconds: float) -> Figure:
-    """A line for each process over `seconds` from `start`; below, a hundredth of that from its middle."""
+    """Draw one line for each process, and below it a hundredth of the time, from the middle, in detail.
+
+    Args:
+        spans: of the trace.
+        start: of the upper panel, in seconds since the first span.
+        seconds: length of the upper panel.
+    """
     tracks = sorted({span.track for span in spans})
     figure = Figure(figsize=(10, 1.6 + 2 * (0.35 + 0.32 * len(tracks))), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)

@@ -1,7 +1,7 @@
-"""What every process did when: spans in memory, a part file for each process, one trace for the run.
+"""Trace what each process does when: spans in memory, one file for each process, at the end one trace of the run.
 
-A run with `telemetry.trace=true` leaves RUN/trace.json, which ui.perfetto.dev and chrome://tracing open. Where
-tracing is off nothing is wrapped, so that the loops run the code that they would run without this file.
+A run with `telemetry.trace=true` leaves RUN/trace.json, which ui.perfetto.dev and chrome://tracing open. Without
+tracing no function is wrapped, so it costs nothing.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from trainer.run_folder import manifest
 
 P = ParamSpec("P")
 R = TypeVar("R")
-PARTS = "trace"  # folder of the parts, below the run's, until they are put together
-WAIT_GAP_NS = 1_000_000  # two waits with nothing but a look around between them are one
+PARTS = "trace"  # folder in the run folder where each process writes its part, until `merge`
+WAIT_GAP_NS = 1_000_000  # waits that follow one another within this time become one span
 
 
 class Trace:
-    """The last spans of one role in this process; nothing here is shared, so nothing is locked.
+    """The last spans of one role in this process. No other process or thread uses it, so it has no lock.
 
     Args:
-        folder: where its part goes.
+        folder: where the part is written.
         role: `collector`, `learner`, `evaluator` or `main`.
-        name: of the role where there are several, as a worker's number.
-        most: spans that are kept, the last ones.
+        name: tells processes of one role apart, as a worker's number.
+        most: number of spans to remember, the newest ones.
     """
 
     def __init__(self, folder: Path, role: str, name: str, most: int) -> None:
@@ -48,7 +48,7 @@ class Trace:
         self._saved: tuple[int, ...] | None = None
 
     def timed(self, function: Callable[P, R], kind: str, agent: str = "") -> Callable[P, R]:
-        """The function, each call of which leaves a span; one that raises leaves none."""
+        """Wrap a function so that each call leaves a span of this kind; a call that raises leaves none."""
         add, clock, number = self._records.append, time.monotonic_ns, self._number((kind,), agent)
 
         @functools.wraps(function)
@@ -61,7 +61,7 @@ class Trace:
         return call
 
     def waiting(self, function: Callable[P, R], kind: str, agent: str = "") -> Callable[P, R]:
-        """As `timed` for short waits that are many: those that follow one another become one span."""
+        """As `timed`, for a short wait that is repeated: calls that follow one another become one span."""
         records, clock, number = self._records, time.monotonic_ns, self._number((kind,), agent)
 
         @functools.wraps(function)
@@ -76,25 +76,29 @@ class Trace:
         return call
 
     def follow(self, part: Any, method: str, kind: str, agent: str = "") -> None:
-        """Let every call of an object's method leave a span from now on."""
+        """Wrap a method of an object by `timed`."""
         setattr(part, method, self.timed(getattr(part, method), kind, agent))
 
     def chain(self, *kinds: str, agent: str = "") -> tuple[int, Callable[[tuple[int, ...]], None]]:
-        """For a hot loop that reads the clock itself between parts that follow one another: a third of the cost.
+        """For a hot loop that reads the clock itself between consecutive parts, at a third of the cost of `timed`.
 
         Returns:
-            a number, and what takes `(number, start, end of the first kind, end of the second, ...)`, in ns of
-            `time.monotonic_ns`.
+            A number, and a function that takes `(number, start, end of the first kind, end of the second, ...)`, times
+            in ns of `time.monotonic_ns`.
         """
         return self._number(kinds, agent), self._records.append
 
     def save(self) -> None:
-        """Write the part of now, whole or not at all; nothing where there is nothing new."""
+        """Write this process's part, whole or not at all, if there are new spans.
+
+        Raises:
+            OSError: it could not be written.
+        """
         if not self._records or self._records[-1] is self._saved:
             return
         self._saved = self._records[-1]
-        kinds: list[tuple[str, str]] = []  # of all chains, one behind the other
-        first: list[int] = []  # where each chain begins among them
+        kinds: list[tuple[str, str]] = []  # of all chains in a row
+        first: list[int] = []  # index in `kinds` at which each chain begins
         for names, agent in self._chains:
             first.append(len(kinds))
             kinds += [(name, agent) for name in names]
@@ -115,7 +119,7 @@ class Trace:
 
 
 class NoTrace:
-    """In place of a `Trace` where tracing is off: functions stay what they are."""
+    """The `Trace` of a run without tracing: it wraps nothing."""
 
     def timed(self, function: Callable[P, R], kind: str, agent: str = "") -> Callable[P, R]:
         """The function itself."""
@@ -126,27 +130,27 @@ class NoTrace:
         return function
 
     def follow(self, part: Any, method: str, kind: str, agent: str = "") -> None:
-        """Leave the method alone."""
+        """Leave the method as it is."""
 
     def save(self) -> None:
-        """There is nothing to write."""
+        """Write nothing."""
 
 
 def all_of(names: Sequence[str]) -> str:
-    """One name for what is done for several agents at once; empty for nobody."""
+    """One name for several agents, as `agent_0 .. agent_3`; "" for none."""
     return f"{names[0]} .. {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def open_trace(config: Config, role: str, name: str = "") -> Trace | NoTrace:
-    """A role's trace in this process, if the run is traced; `config.run_dir` is set then."""
+    """The trace of a role in this process; a `NoTrace` unless `telemetry.trace` is set."""
     if not config.telemetry.trace:
         return NoTrace()
-    assert config.run_dir is not None  # a run's configuration names its folder
+    assert config.run_dir is not None  # the configuration of a run names its folder
     return Trace(Path(config.run_dir) / PARTS, role, name, config.telemetry.trace_events)
 
 
 def save_or_say(trace: Trace | NoTrace) -> None:
-    """Save in a child process; what the disk refuses is said in its output, and costs nothing else."""
+    """Save in a child process; a failure is printed into its output file, and the process goes on."""
     try:
         trace.save()
     except OSError as error:
@@ -159,19 +163,23 @@ def remove_parts(run_dir: Path) -> None:
 
 
 def merge(run_dir: Path) -> Path | None:
-    """Put the parts of all processes together and remove them; None where there are none.
+    """Put the parts of all processes into RUN/trace.json and remove them.
 
-    A process that was killed has left no part, or that of its last `Trace.save`. Times are microseconds since the
-    first span of the run.
+    The file has Chrome's trace event format: complete events with `cat` (role) and `args` (role, agent), times in
+    microseconds since the first span of the run. The part of a killed process ends with its last `Trace.save`.
 
     Returns:
-        RUN/trace.json: Chrome's trace event format, complete events with `cat` (role) and `args` (role, agent).
+        The path of the file; None if there are no parts.
+
+    Raises:
+        OSError: the file could not be written.
+        ReadError: a part could not be read.
     """
     parts = [read_json(path) for path in sorted((run_dir / PARTS).glob("[!.]*.json"))]
     if not parts:
         return None
     begin = min(start for part in parts for _, start, _ in part["spans"])
-    tracks: dict[int, int] = {}  # process -> tracks of its own so far: several roles where one process has them
+    tracks: dict[int, int] = {}  # process -> number of its tracks so far; a process can have several roles
     path = RunFolder(run_dir).trace
     with manifest.written(path) as binary:
         file = io.TextIOWrapper(binary, "utf-8")
@@ -193,6 +201,6 @@ def merge(run_dir: Path) -> Path | None:
             for number, start, end in part["spans"]:
                 file.write(f'{heads[number]}, "ts": {(start - begin) / 1e3:.3f}, "dur": {(end - start) / 1e3:.3f}}},\n')
         file.write(json.dumps({"name": "end", "ph": "M", "pid": parts[0]["pid"], "tid": 0, "args": {}}) + "\n]}\n")
-        file.detach()  # flushed, and left open for whoever opened it
+        file.detach()  # flushes, and leaves the file open for `manifest.written`
     remove_parts(run_dir)
     return path

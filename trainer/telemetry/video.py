@@ -1,4 +1,4 @@
-"""What `render` gives, as pictures of a video, and the video."""
+"""Turn what an environment's `render` returns into pictures, and pictures into a video."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from trainer.envs import EnvError
 from trainer.envs.games import text_picture
 
 FORMATS = (".gif", ".mp4")
-CHANNELS = (1, 3, 4)  # grey; red, green and blue; and an alpha, which is left out
+CHANNELS = (1, 3, 4)  # grey; RGB; RGB and alpha, which is ignored
 
 
 def pictures_of(rendered: Any, env_id: str) -> list[np.ndarray]:
-    """What `render` gave as pictures [height, width, 3] uint8: none of None, several of a list of frames.
+    """Convert what `render` returned into pictures, uint8 [height, width, 3].
 
-    Numbers of type float are taken for 0 .. 1 unless one is above 1, all others for 0 .. 255; text is drawn.
+    Floats are taken as 0 .. 1, or as 0 .. 255 if one is above 1; other numbers as 0 .. 255. Text is drawn.
+
+    Args:
+        rendered: None (no picture), an array, text, or a list of frames (one picture each).
+        env_id: for the error.
 
     Raises:
         EnvError: it is no picture.
@@ -43,19 +47,24 @@ def pictures_of(rendered: Any, env_id: str) -> list[np.ndarray]:
 
 
 def write_video(path: Path, pictures: Sequence[np.ndarray], fps: int) -> None:
-    """Write pictures [height, width, 3] uint8 as GIF or MP4 (H.264); smaller ones get a black border.
+    """Write pictures, uint8 [height, width, 3], as GIF or MP4 (H.264); smaller ones get a black border.
+
+    Args:
+        path: of the video, in one of `FORMATS`.
+        pictures: at least one.
+        fps: pictures per second.
 
     Raises:
-        ConfigError: the file cannot be written.
+        ConfigError: the file could not be written.
     """
     height, width = (max(picture.shape[axis] for picture in pictures) for axis in (0, 1))
-    if path.suffix == ".mp4":  # H.264 knows even sizes only
+    if path.suffix == ".mp4":  # H.264 needs even sizes
         height, width = height + height % 2, width + width % 2
     alike = [_bordered(picture, height, width) for picture in pictures]
     new = path.with_name(f".{path.stem}_{os.getpid()}{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new.touch(exist_ok=False)  # the encoder would say less of why it cannot
+        new.touch(exist_ok=False)  # fails with a clearer reason than the encoder's
         if path.suffix == ".gif":
             imageio.imwrite(new, alike, duration=1000 / fps, loop=0)
         else:

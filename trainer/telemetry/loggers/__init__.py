@@ -1,6 +1,6 @@
-"""Telemetry: one front, `Loggers`, before a dict of sinks.
+"""Loggers: one object, `Loggers`, that hands rows and events to all sinks.
 
-An added logger costs one file with write, event and close, one line in LOGGERS and one YAML file.
+A new logger needs one file with a `Sink`, one line in `LOGGERS` and one YAML file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainer.telemetry.rows import Row
 
 __all__ = ["ALWAYS", "LOGGERS", "Event", "Loggers", "Row", "RunInfo", "Sink", "open_loggers"]
 
-# Opens a sink; what it hands to `notify`, from any thread, becomes an event of the run.
+# Opens a sink. The function is `notify`: a text that the sink hands to it, from any thread, becomes an event.
 OpenSink = Callable[[LoggerConfig, RunInfo, Callable[[str], None]], Sink]
 
 LOGGERS: dict[str, OpenSink] = {
@@ -40,15 +40,19 @@ ALWAYS = ("jsonl", "csv", "text", "terminal")
 
 
 class Loggers:
-    """Hands rows and events to every sink; used by one thread, and not from a signal handler.
+    """Hands rows and events to every sink. Used by one thread only, and not from a signal handler.
 
-    A sink that raises OSError (a full disk) is reported by one event and tried again with the next row: telemetry
-    never ends a run. Sinks work in the order of their dict and are closed in it.
+    Logging never ends a run: a sink that raises OSError (a full disk) is reported by one event and tried again with
+    the next row.
+
+    Args:
+        sinks: by name; rows and events go to them in this order, and they are closed in it.
+        notices: texts from the sinks, also from their threads; each becomes an event.
     """
 
     def __init__(self, sinks: dict[str, Sink], notices: deque[str]) -> None:
         self._sinks = sinks
-        self._notices = notices  # filled by sinks, also from their threads; emptied here
+        self._notices = notices
         self._failing: set[str] = set()
 
     def write(self, row: Row) -> None:
@@ -59,26 +63,30 @@ class Loggers:
         self._hand_out_notices()
 
     def event(self, text: str, role: str = "main", agent: str = "", pid: int | None = None) -> None:
-        """Hand one line (a warning, an evaluation, a death) to every sink.
+        """Hand an event (a warning, an evaluation, the death of a process) to every sink.
 
-        `role` and `pid` are those of the process it is about (None: this one), `agent` the one whose it is, if any.
+        Args:
+            text: one line, or more for a traceback.
+            role: of the process that the event is about.
+            agent: that the event is about, if any.
+            pid: of the process that the event is about; None: this one.
         """
         self._hand_out_notices()
         self._event(text, role, agent, pid)
         self._hand_out_notices()
 
     def progress(self, text: str) -> None:
-        """Say how far something is that takes long, as "starting workers: 3 of 16".
+        """Show the progress of something that takes long, as "starting workers: 3 of 16".
 
-        The live view shows it until the next one, until "" or until the next row of training; a plain terminal prints
-        one in five seconds at most. Call it as often as there is something new: it costs what drawing the view costs.
+        The live view shows the text until the next one, until "" or until the next row of training. A plain terminal
+        prints at most one in five seconds. A call costs as much as drawing the view.
         """
         self._hand_out_notices()
         self._hand_out(Event(datetime.now(), "main", text, passing=True))
         self._hand_out_notices()
 
     def close(self, summary: dict[str, Any]) -> None:
-        """Close every sink, even when one fails; `summary` is what summary.json holds. A second call does nothing."""
+        """Close all sinks, even if one fails; `summary` is the content of summary.json. A second call does nothing."""
         self._hand_out_notices()
         while self._sinks:
             name = next(iter(self._sinks))
@@ -110,21 +118,21 @@ class Loggers:
 
 
 def printable(text: str) -> str:
-    """The text as any file and terminal can hold it: what moves a cursor, or is no UTF-8, is spelled out."""
+    """The text with control characters, and what is not UTF-8, written as escapes."""
     spelled = (c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
     return "".join(spelled)
 
 
 def open_loggers(config: LoggerConfig, run: RunInfo, print_to_terminal: bool = True) -> Loggers:
-    """Open the sinks that are always on, and the one that `config.name` asks for.
+    """Open the sinks in `ALWAYS`, and the one that `config.name` asks for.
 
     Args:
-        config: The section `logger`.
-        run: The run; `run.run_dir` exists.
-        print_to_terminal: False keeps the terminal silent whatever the configuration says.
+        config: the section `logger`.
+        run: the run; `run.run_dir` exists.
+        print_to_terminal: whether the terminal may be used; with False it is silent for every configuration.
 
     Raises:
-        ConfigError: For an unknown `logger.name` or `logger.terminal`, or a package that is missing.
+        ConfigError: an unknown `logger.name` or `logger.terminal`, or a missing package.
     """
     optional = [name for name in LOGGERS if name not in ALWAYS]
     if config.name not in (*optional, "none"):
@@ -135,7 +143,7 @@ def open_loggers(config: LoggerConfig, run: RunInfo, print_to_terminal: bool = T
     silent = config.terminal == "none" or not print_to_terminal
     wanted = [
         name
-        for name in LOGGERS  # the optional one first, for it may refuse; the terminal's live view last
+        for name in LOGGERS  # the optional one first, as it may raise; the terminal's live view last
         if name == config.name or (name in ALWAYS and not (name == "terminal" and silent))
     ]
     notices: deque[str] = deque()

@@ -1,4 +1,4 @@
-"""RUN/metrics.csv: the same rows as a table whose header grows with new keys."""
+"""RUN/metrics.csv: the rows as a table, whose header grows with new keys."""
 
 from __future__ import annotations
 
@@ -18,40 +18,44 @@ from trainer.telemetry.rows import Row
 class CsvSink:
     """Appends rows to RUN/metrics.csv; missing values, NaN and infinity are empty cells.
 
-    A key that the header does not have yet (rare: the first evaluation, say) rewrites the table with the wider header
-    into a file beside it and renames that, so a reader never meets a half-written table. A table that can no longer be
-    read as one is kept aside as metrics.csv.damaged, and a new one is begun.
+    When a row has a new key (rare: the first evaluation), the table is written again with a wider header into another
+    file, which then takes its place: a reader never sees half a table. A damaged table is renamed to
+    metrics.csv.damaged, and a new one is begun.
 
     Args:
-        run: The run.
-        notify: Takes the notice of a damaged table.
+        run: the run.
+        notify: takes the text about a damaged table.
     """
 
     def __init__(self, run: RunInfo, notify: Callable[[str], None]) -> None:
         self._path, self._notify = RunFolder(run.run_dir).table, notify
         self._wider = run.run_dir / "metrics.csv.new"
-        self._wider.unlink(missing_ok=True)  # of one that was killed while it widened the table
+        self._wider.unlink(missing_ok=True)  # left by a process that was killed in `_widen`
         self._file = open(self._path, "a+b")
         drop_torn_line(self._file)
         try:
             self._columns = _header(self._path)
         except ValueError as error:
-            self._begin_anew(error)
+            self._begin_new(error)
 
     def write(self, row: Row) -> None:
-        """Append one line; raises OSError when the disk refuses."""
+        """Append one line.
+
+        Raises:
+            OSError: it could not be written.
+        """
         new_columns = [key for key in row if key not in self._columns]
         if new_columns:
             try:
                 self._widen(self._columns + new_columns)
             except ValueError as error:
-                self._begin_anew(error)
+                self._begin_new(error)
                 self._widen(list(row))
         self._file.write(_line([_cell(row.get(column)) for column in self._columns]))
         self._file.flush()
 
     def event(self, event: Event) -> None:
-        """Events are no rows; log.txt keeps them."""
+        """Do nothing: events are in log.txt."""
 
     def close(self, summary: dict[str, Any]) -> None:
         """Close the file."""
@@ -73,7 +77,7 @@ class CsvSink:
         self._file = open(self._path, "a+b")
         self._columns = columns
 
-    def _begin_anew(self, error: ValueError) -> None:
+    def _begin_new(self, error: ValueError) -> None:
         aside = self._path.with_name("metrics.csv.damaged")
         self._file.close()
         os.replace(self._path, aside)
@@ -84,7 +88,7 @@ class CsvSink:
 def _header(path: Path) -> list[str]:
     with open(path, newline="", encoding="utf-8") as file:
         columns = next(_cells(file), [])
-    if columns and "frames" not in columns:  # which every row has
+    if columns and "frames" not in columns:  # every row has this key
         raise ValueError("its first line is no header")
     return columns
 
@@ -93,11 +97,11 @@ def _cells(file: TextIO) -> Iterator[list[str]]:
     """The cells of each line.
 
     Raises:
-        ValueError: it is no text, or no table.
+        ValueError: the file is no text or no table.
     """
     try:
         yield from csv.reader(file, strict=True)
-    except csv.Error as error:  # which is no ValueError
+    except csv.Error as error:  # not a ValueError
         raise ValueError(str(error)) from error
 
 

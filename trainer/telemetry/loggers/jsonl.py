@@ -1,4 +1,4 @@
-"""RUN/metrics.jsonl: one JSON object a row, NaN and infinity as null, flushed at every row."""
+"""RUN/metrics.jsonl: one JSON object for each row, with null for NaN and infinity, flushed after each row."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from trainer.telemetry.rows import Row
 
 
 class JsonlSink:
-    """Appends rows to RUN/metrics.jsonl; a resumed run goes on in the same file."""
+    """Appends rows to RUN/metrics.jsonl, also those of a resumed run."""
 
     def __init__(self, run: RunInfo) -> None:
         self._file = open(RunFolder(run.run_dir).metrics, "a+b")
         drop_torn_line(self._file)
 
     def write(self, row: Row) -> None:
-        """Append one line; raises OSError when the disk refuses."""
+        """Append one line.
+
+        Raises:
+            OSError: it could not be written.
+        """
         line = json.dumps({key: plain_value(value) for key, value in row.items()}, allow_nan=False)
         self._file.write(line.encode() + b"\n")
         self._file.flush()
 
     def event(self, event: Event) -> None:
-        """Events are no rows; log.txt keeps them."""
+        """Do nothing: events are in log.txt."""
 
     def close(self, summary: dict[str, Any]) -> None:
         """Close the file."""

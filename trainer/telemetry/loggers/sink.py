@@ -1,4 +1,4 @@
-"""What every sink of telemetry shares: the run's description, a row, an event, and the three calls."""
+"""What all loggers share: the description of the run, events, the protocol `Sink`, and how values are written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainer.telemetry.rows import Row
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What the sinks know about the run; `num_envs` counts the sub-environments of all workers together."""
+    """What the sinks know about the run; `num_envs` counts the sub-environments of all workers."""
 
     run_dir: Path
     env_id: str
@@ -29,10 +29,16 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class Event:
-    """One line for people: a warning, an evaluation, a death.
+    """A text for people: a warning, an evaluation, the death of a process.
 
-    `role` and `pid` are those of the process it is about, `agent` the one whose it is, if it is one's. A passing one
-    says how far something is that takes long: the terminal shows it until the next one, and nobody keeps it.
+    Args:
+        time: when it happened.
+        role: of the process that the event is about.
+        text: one line, or more for a traceback.
+        agent: that the event is about, "" for none.
+        pid: of the process that the event is about.
+        passing: whether it is the progress of something that takes long. The terminal shows such an event until the
+            next one; no file has it.
     """
 
     time: datetime
@@ -49,7 +55,7 @@ class Event:
 
 
 class Sink(Protocol):
-    """A place where telemetry goes. An OSError from any call is reported once and the sink is tried again."""
+    """A place that rows and events are written to. `Loggers` reports an OSError once and tries the sink again."""
 
     def write(self, row: Row) -> None:
         """Take one row."""
@@ -58,11 +64,11 @@ class Sink(Protocol):
         """Take one event."""
 
     def close(self, summary: dict[str, Any]) -> None:
-        """Take the run's summary (what summary.json holds) and let go of everything."""
+        """Take the run's summary (the content of summary.json) and release everything."""
 
 
 def plain_value(value: Any) -> float | int | str | None:
-    """`value` as JSON and CSV can hold it: arrays and tensors of one element become numbers, NaN and infinity None."""
+    """A value for JSON and CSV: arrays and tensors of one element become numbers, NaN and infinity become None."""
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
@@ -71,7 +77,7 @@ def plain_value(value: Any) -> float | int | str | None:
 
 
 def drop_torn_line(file: BinaryIO) -> None:
-    """Cut off an unfinished last line, which a killed process may have left, and go to the end of the file."""
+    """Cut off an unfinished last line, as a killed process may leave one, and go to the end of the file."""
     end = file.seek(0, 2)
     position, block = end, b""
     while position > 0 and b"\n" not in block:

@@ -1,4 +1,4 @@
-"""RUN/tensorboard: the rows' numbers as TensorBoard scalars over frames."""
+"""RUN/tensorboard: the metrics as TensorBoard scalars over frames."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TensorboardSink:
     """Writes scalars through `torch.utils.tensorboard`.
 
     Raises:
-        ConfigError: When the tensorboard package is not installed.
+        ConfigError: the tensorboard package is not installed.
     """
 
     def __init__(self, run: RunInfo) -> None:
@@ -29,7 +29,7 @@ class TensorboardSink:
         self._writer.add_text("config", "\n".join(f"    {line}" for line in _flat(run.config)))
 
     def write(self, row: Row) -> None:
-        """Add every number of the row at its `frames`; texts are left out, and what is not known yet."""
+        """Add every number of the row at its `frames`, without texts and unknown values."""
         frames = int(row["frames"])
         if kind(row) == "training":
             self._frames = frames

@@ -1,4 +1,4 @@
-"""The terminal: a live view where there is one, plain lines where the output is a file or a pipe."""
+"""The terminal: a live view, or plain lines where the output is a file or a pipe."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from trainer.telemetry.loggers.sink import Event, RunInfo
 from trainer.telemetry.loggers.view import Newest, closing_lines, panel, plain_line
 from trainer.telemetry.rows import Row, kind
 
-PLAIN_PERIOD_S = 5.0  # at most one plain line of numbers in so many seconds
+PLAIN_PERIOD_S = 5.0  # at least this time lies between two plain lines of metrics
 
 
 class TerminalSink:
-    """Shows the newest values, events scrolling above them.
+    """Shows the newest metrics; events scroll above them.
 
-    An output that goes away (broken pipe, a hung-up terminal, a closed stream) turns the sink off with one notice.
+    When the output goes away (a broken pipe, a closed terminal or stream) the sink reports it once and turns off.
 
     Args:
-        run: The run.
-        notify: Takes the notice.
-        live: Whether to draw the live view rather than plain lines.
-        stream: Where to write, standard output by default.
-        clock: Seconds, monotonic.
+        run: the run.
+        notify: takes that report.
+        live: whether to draw the live view, else plain lines.
+        stream: where to write, standard output by default.
+        clock: monotonic time in seconds.
     """
 
     def __init__(
@@ -45,16 +45,16 @@ class TerminalSink:
         self._notify = notify
         self._clock = clock
         self._stream = sys.stdout if stream is None else stream
-        self._is_stdout = self._stream is sys.stdout  # asked now: the live view puts a proxy in its place
+        self._is_stdout = self._stream is sys.stdout  # asked here, as the live view replaces sys.stdout
         if hasattr(self._stream, "reconfigure"):
             self._stream.reconfigure(errors="replace")  # an ASCII terminal shows ? instead of ending the run
         self._on = True
         self._newest = Newest()
         self._next_line_at = self._next_progress_at = -float("inf")
-        self._progress = ""  # of what takes long, "" while nothing does
+        self._progress = ""  # the text of `Loggers.progress`, or ""
         self._live: Live | None = None
         if live:
-            # No refreshing thread: it would meet a broken pipe where nobody can catch it.
+            # Without a refreshing thread, as nothing could catch the error of a broken pipe there.
             console = _PipeConsole(file=self._stream, force_terminal=True)
             view = Live(console=console, auto_refresh=False)
             self._guarded(view.start)
@@ -64,7 +64,7 @@ class TerminalSink:
     def write(self, row: Row) -> None:
         """Show one row: redraw the view, or print a line if the last one is old enough."""
         self._newest.add(row)
-        if kind(row) == "training":  # it goes on: what it waited for is over
+        if kind(row) == "training":  # training goes on, so what took long has ended
             self._progress = ""
         if self._live is not None:
             self._draw()
@@ -73,7 +73,7 @@ class TerminalSink:
             self._print(f"{time.strftime('%H:%M:%S')} {plain_line(self._newest, self._run)}")
 
     def event(self, event: Event) -> None:
-        """Print the first line of an event at once, above the view; a passing one goes by `Loggers.progress`."""
+        """Print the first line of an event above the view; a passing one is shown as `Loggers.progress` says."""
         if event.passing:
             self._show_progress(event)
             return
@@ -83,7 +83,7 @@ class TerminalSink:
         self._print(f"{event.time:%H:%M:%S} {role}{text}{more}")
 
     def close(self, summary: dict[str, Any]) -> None:
-        """Leave the last view on the screen, give the cursor back and say how the run ended."""
+        """Leave the last view on the screen, show the cursor again and print how the run ended."""
         if self._live is not None:
             if self._progress and self._on:
                 self._progress = ""
@@ -128,17 +128,17 @@ class TerminalSink:
         self._on = False
         self._notify(f"warning: the terminal went away ({why}); training goes on, log.txt and metrics.jsonl are kept")
         if self._is_stdout and not self._stream.closed:
-            # What is still buffered, and what others print from now on, must not raise again, not even at exit.
+            # Text that is still buffered, and later prints, would raise again, even at exit: send them nowhere.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
         if self._live is not None:
             self._live.console.quiet = True
-            self._live.stop()  # writes nothing any more, but gives sys.stdout and sys.stderr back
+            self._live.stop()  # writes nothing any more, but restores sys.stdout and sys.stderr
 
 
 class _PipeConsole(Console):
-    """rich ends the program at a broken pipe; this one leaves the error to the caller."""
+    """A console that raises at a broken pipe, where rich would end the program."""
 
     def on_broken_pipe(self) -> None:
         """Called inside rich's except block."""
@@ -146,6 +146,6 @@ class _PipeConsole(Console):
 
 
 def open_terminal(config: LoggerConfig, run: RunInfo, notify: Callable[[str], None]) -> TerminalSink:
-    """The sink behind LOGGERS["terminal"]; "auto" is live on a terminal that can move its cursor."""
+    """The sink behind LOGGERS["terminal"]; with "auto" it is live on a terminal that can move its cursor."""
     capable = sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
     return TerminalSink(run, notify, live=config.terminal == "live" or (config.terminal == "auto" and capable))

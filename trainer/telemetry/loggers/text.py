@@ -1,4 +1,4 @@
-"""RUN/log.txt: every event with its time and the role, agent and process id of what it is about."""
+"""RUN/log.txt: every event with its time, role, agent and process id."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ from trainer.telemetry.rows import Row
 
 
 class TextSink:
-    """Appends events to RUN/log.txt, each line flushed."""
+    """Appends events to RUN/log.txt, flushed after each."""
 
     def __init__(self, run: RunInfo) -> None:
         self._run = run
         self._file = open(RunFolder(run.run_dir).log, "a", encoding="utf-8")
 
     def write(self, row: Row) -> None:
-        """Rows are no events; metrics.jsonl keeps them."""
+        """Do nothing: rows are in metrics.jsonl."""
 
     def event(self, event: Event) -> None:
-        """Append one line (more when the text has more, as a traceback has); raises OSError when the disk refuses."""
+        """Append the event, as one line or, for a traceback, several.
+
+        Raises:
+            OSError: it could not be written.
+        """
         if event.passing:
             return
         self._file.write(f"{_head(event)} {event.text}\n")

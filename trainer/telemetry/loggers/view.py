@@ -1,4 +1,4 @@
-"""How telemetry looks: pure functions from rows to the live panel and to plain lines."""
+"""How metrics look on the terminal: functions from rows to the live view and to plain lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from trainer.config.run_files import RunFolder
 from trainer.telemetry.loggers.sink import RunInfo
-from trainer.telemetry.rows import Row, figure, kind
+from trainer.telemetry.rows import Row, kind, value_of
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 14  # characters
@@ -22,19 +22,19 @@ SIDE_COLOURS = {"learning": "yellow", "collection": "cyan", "balanced": "green"}
 
 
 class History:
-    """The whole course of one number in at most `capacity` values: when full, every second one is dropped."""
+    """The course of one metric over the whole run, in at most `capacity` values: when full, every second is dropped."""
 
     def __init__(self, capacity: int = 256) -> None:
         self.values: list[float] = []
         self._capacity = capacity
-        self._stride = 1  # every so many values offered, one is kept
-        self._offered = 0
+        self._stride = 1  # one of this many values is recorded
+        self._offered = 0  # number of calls of `add`, without NaN
 
     def add(self, value: float) -> None:
-        """Offer one value; NaN is left out."""
+        """Take one value; NaN is ignored."""
         if math.isnan(value):
             return
-        if self._offered % self._stride == 0:  # offered one by one, so none is jumped over
+        if self._offered % self._stride == 0:
             self.values.append(value)
         self._offered += 1
         if len(self.values) == self._capacity:
@@ -43,7 +43,7 @@ class History:
 
 
 class Newest:
-    """The newest figures of each kind, and the course of the returns; an evaluation has frames of its own."""
+    """The newest metrics of training and of evaluation, apart as their frames differ, and the course of the returns."""
 
     def __init__(self) -> None:
         self.training: Row = {}
@@ -51,17 +51,17 @@ class Newest:
         self.returns, self.evaluations = History(), History()
 
     def add(self, row: Row) -> None:
-        """Take one row; those of the run's end are told as events."""
+        """Take one row. Those of the final evaluation and the league are ignored: events report them."""
         if kind(row) == "training":
-            self.training |= row  # one without an update since the row before has no loss
-            self.returns.add(figure(row, "return_mean"))
+            self.training |= row  # a row without updates since the one before has no loss
+            self.returns.add(value_of(row, "return_mean"))
         elif kind(row) == "evaluation":
             self.evaluation = row
-            self.evaluations.add(figure(row, "eval_return_mean"))
+            self.evaluations.add(value_of(row, "eval_return_mean"))
 
 
 def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
-    """`values` as at most `width` block characters, lowest to highest; each character is a mean over its values."""
+    """Draw values with at most `width` block characters; the height of each is the mean of its part of the values."""
     if not values:
         return ""
     width = min(width, len(values))
@@ -73,7 +73,7 @@ def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as 0:07, 12:34, 1:02:03 or 2 d 03:04; ? when unknown."""
+    """Seconds in the form 0:07, 12:34, 1:02:03 or 2 d 03:04; ? for NaN and infinity."""
     if not math.isfinite(seconds):
         return "?"
     minutes, second = divmod(max(0, round(seconds)), 60)
@@ -85,13 +85,13 @@ def duration(seconds: float) -> str:
 
 
 def number(row: Mapping[str, Any], key: str, form: str = ",.1f", scale: float = 1.0) -> str:
-    """The row's value in the given format; a dash when it is missing or not a number."""
-    value = figure(row, key)
+    """The value of a key times `scale`, in the given format; a dash where it is unknown."""
+    value = value_of(row, key)
     return format(value * scale, form) if math.isfinite(value) else "-"
 
 
 def evaluation(row: Mapping[str, Any]) -> str:
-    """An evaluation in words."""
+    """Describe a row of an evaluation in words."""
     return (
         f"{number(row, 'eval_return_mean')} ± {number(row, 'eval_return_std')},"
         f" {number(row, 'eval_episodes', ',.0f')} episodes, at {number(row, 'frames', ',.0f')} frames"
@@ -99,12 +99,12 @@ def evaluation(row: Mapping[str, Any]) -> str:
 
 
 def panel(newest: Newest, run: RunInfo, progress: str = "") -> RenderableType:
-    """The live view of the newest rows; `progress` is of what takes long, if anything does."""
+    """The live view of the newest metrics, with the text of `Loggers.progress` if there is one."""
     lines = Table.grid(padding=(0, 1))  # every line but the last fits a terminal of 80 columns
     lines.add_column(style="dim", no_wrap=True)
     lines.add_column()
     if newest.training:
-        _add_figures(lines, newest, run)
+        _add_metrics(lines, newest, run)
     if progress or not newest.training:
         lines.add_row("now", Text(progress or "starting", style="bold"))
     return Panel(
@@ -117,7 +117,7 @@ def panel(newest: Newest, run: RunInfo, progress: str = "") -> RenderableType:
     )
 
 
-def _add_figures(lines: Table, newest: Newest, run: RunInfo) -> None:
+def _add_metrics(lines: Table, newest: Newest, run: RunInfo) -> None:
     row = newest.training
     lines.add_row("progress", _progress(row, run))
     return_line = Text.assemble(
@@ -133,7 +133,7 @@ def _add_figures(lines: Table, newest: Newest, run: RunInfo) -> None:
         (number(row, "frames_per_s", ",.0f"), "bold"),
         " frames/s  ",
         (number(row, "updates_per_s", ",.0f"), "bold"),
-        f" updates/s  running {duration(figure(row, 'wall_s'))}",
+        f" updates/s  running {duration(value_of(row, 'wall_s'))}",
     )
     lines.add_row("speed", speed)
     flow = (
@@ -153,11 +153,11 @@ def _add_figures(lines: Table, newest: Newest, run: RunInfo) -> None:
 
 
 def plain_line(newest: Newest, run: RunInfo) -> str:
-    """One compact line for an output that is no terminal."""
+    """One line of metrics, for an output that is no terminal."""
     row = newest.training
     parts = [
         f"{number(row, 'frames', ',.0f')}/{run.budget_frames:,} frames",
-        f"{duration(figure(row, 'eta_s'))} left",
+        f"{duration(value_of(row, 'eta_s'))} left",
         f"{number(row, 'frames_per_s', ',.0f')} frames/s",
         f"{number(row, 'updates_per_s', ',.0f')} updates/s",
         f"return {number(row, 'return_mean')}",
@@ -175,11 +175,11 @@ def plain_line(newest: Newest, run: RunInfo) -> str:
 
 
 def closing_lines(run: RunInfo, summary: Mapping[str, Any]) -> list[str]:
-    """How the run ended, in two or three lines, from what summary.json holds."""
+    """How the run ended, in two or three lines; `summary` is the content of summary.json."""
     status, reason = summary.get("status", "ended"), summary.get("reason")
     lines = [
         f"{status}{f' ({reason})' if reason else ''}: {number(summary, 'frames', ',.0f')} frames and"
-        f" {number(summary, 'updates', ',.0f')} updates in {duration(figure(summary, 'wall_s'))},"
+        f" {number(summary, 'updates', ',.0f')} updates in {duration(value_of(summary, 'wall_s'))},"
         f" {number(summary, 'frames_per_s', ',.0f')} frames/s, {number(summary, 'updates_per_s', ',.0f')} updates/s"
     ]
     if number(summary, "eval_return_mean") != "-":
@@ -193,12 +193,12 @@ def closing_lines(run: RunInfo, summary: Mapping[str, Any]) -> list[str]:
 
 
 def _progress(row: Mapping[str, Any], run: RunInfo) -> RenderableType:
-    frames = figure(row, "frames")
+    frames = value_of(row, "frames")
     share = min(1.0, frames / run.budget_frames) if run.budget_frames > 0 else 0.0
     text = Text.assemble(
         (f"{100 * share:.0f} %", "bold"),
         f", {frames:,.0f} of {run.budget_frames:,} frames, ",
-        (duration(figure(row, "eta_s")), "bold"),
+        (duration(value_of(row, "eta_s")), "bold"),
         " left",
     )
     return _beside(ProgressBar(total=1.0, completed=share, width=SPARK_WIDTH), text)

@@ -1,4 +1,4 @@
-"""Weights & Biases: rows over frames, from a thread of its own, so that W&B can hang or die and the run goes on."""
+"""Weights & Biases: metrics over frames. A thread of its own calls it, so the run goes on if W&B hangs or dies."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ INIT_TIMEOUT_S = 30.0
 
 
 class WandbSink:
-    """Queues rows for a background thread that alone touches W&B.
+    """Queues rows for a background thread, the only one that calls W&B.
 
-    W&B that fails at its start or later is reported by one notice, then the sink is off. A full queue drops its oldest
-    row. The run's id is kept in RUN/wandb_id.txt, so that a resumed run goes on as the same one.
+    A failure of W&B is reported once, then the sink is off. A full queue drops its oldest row. RUN/wandb_id.txt has the
+    run's id in W&B, so a resumed run goes on under it.
 
     Args:
-        config: The section `logger`.
-        run: The run.
-        notify: Takes notices; called from the thread.
-        capacity: Rows that may wait.
-        close_timeout_s: How long `close` waits for the upload, in seconds.
+        config: the section `logger`.
+        run: the run.
+        notify: takes reports; called from the thread.
+        capacity: rows that the queue holds.
+        close_timeout_s: how long `close` waits for the upload, in seconds.
 
     Raises:
-        ConfigError: For an unknown `logger.wandb_mode`.
+        ConfigError: an unknown `logger.wandb_mode`.
     """
 
     def __init__(
@@ -61,22 +61,22 @@ class WandbSink:
         self._close_timeout_s = close_timeout_s
         self._id = _run_id(run.run_dir)
         self._off = False
-        self._abandoned = False  # close has given up on W&B and said so
+        self._abandoned = False  # `close` has given up on W&B and reported it
         self._queue: queue.Queue[Row | _Close] = queue.Queue(capacity)
         self._thread = threading.Thread(target=self._work, name="wandb", daemon=True)
         self._thread.start()
 
     def write(self, row: Row) -> None:
-        """Queue the numbers of one row, without those that are not known yet; returns at once."""
+        """Queue the numbers of one row, without unknown values; returns at once."""
         if not self._off:
             plain = {key: plain_value(value) for key, value in row.items()}
             self._put({key: value for key, value in plain.items() if isinstance(value, int | float)})
 
     def event(self, event: Event) -> None:
-        """Events are no rows; log.txt keeps them."""
+        """Do nothing: events are in log.txt."""
 
     def close(self, summary: dict[str, Any]) -> None:
-        """Send summary and learning curve, then wait a few seconds at most; a W&B that still hangs is ended."""
+        """Send summary and pictures, and wait a few seconds at most; then the processes of W&B are killed."""
         if not self._off:
             self._put(_Close(dict(summary)))
         self._thread.join(self._close_timeout_s)
@@ -88,7 +88,7 @@ class WandbSink:
             )
             for pid in service_pids():
                 os.kill(pid, signal.SIGKILL)
-            self._thread.join(1.0)  # its calls fail now, which lets it unhook W&B from the interpreter's exit
+            self._thread.join(1.0)  # its calls of W&B fail now, and it goes on to `_teardown`
         if self.dropped_rows:
             self._notify(f"warning: Weights & Biases was too slow for {self.dropped_rows} rows, metrics.jsonl has all")
 
@@ -102,17 +102,17 @@ class WandbSink:
                     self._queue.get_nowait()
                     self.dropped_rows += 1
                 except queue.Empty:
-                    continue  # the thread was faster
+                    continue  # the thread has just emptied it
 
     def _work(self) -> None:
         self._attempt(self._log_rows)
-        # Ends W&B's service and takes its hook from the interpreter's exit, where a dead service would raise again.
+        # Ends W&B's service and removes its hook at the interpreter's exit, which raises if the service is dead.
         self._attempt(_teardown)
 
     def _attempt(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except Exception as error:  # whatever W&B raises, the run goes on without it; the first time it says so
+        except Exception as error:  # whatever W&B raises, the run goes on; the first error is reported
             if not self._off and not self._abandoned:
                 reason = f"{type(error).__name__}: {error}".splitlines()[0]
                 self._notify(f"warning: Weights & Biases failed ({reason}) and is off; training goes on without it")
@@ -125,10 +125,10 @@ class WandbSink:
         self._finish(wandb_run, item.summary)
 
     def _start(self) -> wandb.Run:
-        import wandb  # here and in the thread: it takes a second
+        import wandb  # here, in the thread, as it takes a second
 
         settings = wandb.Settings(console="off", silent=True, init_timeout=INIT_TIMEOUT_S)
-        server = wandb.setup(settings).settings.base_url  # silent from its first step on: the terminal is ours
+        server = wandb.setup(settings).settings.base_url  # set up silently first: the terminal shows the live view
         mode, reason = choose_mode(
             self._config.wandb_mode, os.environ, lambda: has_credentials(server), lambda: reachable(server)
         )
@@ -178,13 +178,13 @@ class _Close:
 def choose_mode(
     wanted: str, environ: Mapping[str, str], credentials: Callable[[], bool], reachable: Callable[[], bool]
 ) -> tuple[str, str]:
-    """The mode for wandb.init, and the reason where "auto" ends offline.
+    """The mode for `wandb.init`, and the reason where "auto" becomes offline.
 
     Args:
-        wanted: `logger.wandb_mode`; anything but "auto" is taken as it is.
-        environ: The environment; its WANDB_MODE comes before everything that "auto" would find out.
-        credentials: Whether an API key is at hand.
-        reachable: Whether the server answers; asked only when there is a key.
+        wanted: `logger.wandb_mode`; returned as it is unless "auto".
+        environ: environment variables; WANDB_MODE, if set, decides "auto".
+        credentials: whether there is an API key.
+        reachable: whether the server answers; called only if there is a key.
     """
     if wanted != "auto":
         return wanted, ""
@@ -198,20 +198,20 @@ def choose_mode(
 
 
 def has_credentials(server: str) -> bool:
-    """Whether W&B will find an API key for `server` (a URL): in its environment variables or in the netrc file."""
+    """Whether W&B will find an API key for `server` (a URL), in environment variables or in the netrc file."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     path = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
     try:
         hosts = netrc.netrc(path).hosts
-    except (OSError, netrc.NetrcParseError):  # W&B cannot read it either
+    except (OSError, netrc.NetrcParseError):  # W&B does not read it either
         return False
-    # W&B's own server has had several names; keys for the oldest one are still taken.
+    # The public server has had several names; W&B still takes keys for the oldest one.
     return urlsplit(server).netloc in hosts or ("WANDB_BASE_URL" not in os.environ and "api.wandb.ai" in hosts)
 
 
 def reachable(server: str, timeout_s: float = PROBE_TIMEOUT_S) -> bool:
-    """Whether `server` (a URL) answers an HTTP request, through the proxy of the environment if there is one."""
+    """Whether `server` (a URL) answers an HTTP request within the timeout, through the environment's proxy if any."""
     try:
         urllib.request.urlopen(server, timeout=timeout_s).close()
     except urllib.error.HTTPError:
@@ -223,9 +223,9 @@ def reachable(server: str, timeout_s: float = PROBE_TIMEOUT_S) -> bool:
 
 def _run_id(run_dir: Path) -> str:
     path = run_dir / "wandb_id.txt"
-    kept = path.read_bytes().strip() if path.exists() else b""
-    if re.fullmatch(rb"[A-Za-z0-9_-]{1,64}", kept):  # else it is damaged, and this becomes a run of its own there
-        return kept.decode()
+    found = path.read_bytes().strip() if path.exists() else b""
+    if re.fullmatch(rb"[A-Za-z0-9_-]{1,64}", found):  # else the file is damaged, and W&B gets a new run
+        return found.decode()
     new = secrets.token_hex(4)
     path.write_text(new + "\n")
     return new
@@ -238,13 +238,13 @@ def _teardown() -> None:
 
 
 def service_pids() -> list[int]:
-    """The living wandb-core processes among this process's children (Linux; elsewhere none are found)."""
+    """Ids of the living wandb-core processes among this process's children; needs Linux, else empty."""
     pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             pid, rest = stat.read_text().split(" (", 1)
         except OSError:
-            continue  # that process has just ended
+            continue  # the process has just ended
         name, fields = rest.rsplit(") ", 1)
         state, parent = fields.split()[:2]
         if name == "wandb-core" and int(parent) == os.getpid() and state != "Z":
