@@ -38,7 +38,7 @@ def bare_loop(system: System) -> Callable[[float], float]:
 
     from trainer import envs
     from trainer.algorithms import make_policy
-    from trainer.memory.boards import flatten_parameters
+    from trainer.memory.weights import flatten_parameters
     from trainer.replay.streams import row_spec
 
     config, spec = system.config, system.plans[0].spec

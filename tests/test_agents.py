@@ -30,7 +30,7 @@ from trainer.envs.counting import AGENT_STREAMS, expected_reward
 from trainer.host.seeds import SEEDS_PER_RUN
 from trainer.learning.stacking import Stack
 from trainer.learning.update import Updater
-from trainer.memory.boards import flatten_parameters
+from trainer.memory.weights import flatten_parameters
 from trainer.roles.agents import AgentPlan, plan_agents, without_scheme
 from trainer.roles.collector import CollectorPlan
 from trainer.run_folder import checkpoint

@@ -20,18 +20,9 @@ from trainer.algorithms import ALGORITHMS
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
 from trainer.envs import EnvSpec, Leaf
 from trainer.learning.update import Updater
-from trainer.memory.boards import (
-    EPISODES_KEPT,
-    ERROR_BYTES,
-    RUN,
-    STOP,
-    AgentBoard,
-    ControlBoard,
-    WeightsBoard,
-    WeightsReader,
-    flatten_parameters,
-    ordered_leaves,
-)
+from trainer.memory.boards import EPISODES_KEPT, ERROR_BYTES, RUN, STOP, AgentBoard, ControlBoard
+from trainer.memory.fields import allocate, fields_of, float32_tensor, int64, shared_fields
+from trainer.memory.weights import WeightsBoard, WeightsReader, flatten_parameters, ordered_leaves
 from trainer.training.system import use_fork_server
 
 NUMEL = 1_000_000
@@ -48,6 +39,31 @@ def wait_until(condition: Callable[[], bool]) -> None:
 def through_pickle(thing):
     """As what crosses a process border arrives there."""
     return ForkingPickler.loads(ForkingPickler.dumps(thing))
+
+
+# ------------------------------------------------------------------ declared fields
+
+
+@shared_fields
+class Declared:
+    """A board of a test."""
+
+    counts = int64(("W", 2), "what is counted", by="its worker")
+    weights = float32_tensor(("N",), "what is learned", by="the learner")
+
+    def __init__(self, workers: int, numel: int) -> None:
+        allocate(self, W=workers, N=numel)
+
+
+def test_a_declaration_gives_memory_views_and_documentation():
+    board = Declared(3, 5)
+    assert fields_of(Declared, W=3, N=5) == {"counts": ((3, 2), torch.int64), "weights": ((5,), torch.float32)}
+    assert board.counts.tolist() == [[0, 0]] * 3 and board.weights.tolist() == [0.0] * 5
+    assert "counts: int64 [W, 2], what is counted; its worker." in Declared.__doc__
+    theirs = through_pickle(board)
+    theirs.counts[2, 1] = 7
+    board.weights[4] = 0.5
+    assert board.counts.tolist() == [[0, 0], [0, 0], [0, 7]] and theirs.weights.tolist() == [0, 0, 0, 0, 0.5]
 
 
 # ------------------------------------------------------------------ control board
@@ -214,8 +230,8 @@ def test_a_writer_killed_while_writing_leaves_the_version_before():
     board, weights = WeightsBoard(4), TensorDict({"a": torch.ones(4)}, [])
     board.send(weights)
     board.send(weights * 2)
-    board._sequence[1] = -1  # version 3 was begun in slot 1, and half of it written
-    board._slots[1, :2] = 3.0
+    board.memory.sequence[1] = -1  # version 3 was begun in slot 1, and half of it written
+    board.memory.slots[1, :2] = 3.0
     flat = torch.zeros(4)
     assert board.reader().pull(flat) == 2 and flat.tolist() == [2, 2, 2, 2]
     board.send(weights * 3)  # whoever goes on writes it anew

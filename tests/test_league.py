@@ -18,7 +18,7 @@ from trainer.commands import league as league_command
 from trainer.config.sections import Config, EnvConfig, from_yaml
 from trainer.envs.games import GAMES
 from trainer.envs.games.players import PLAYERS, random_player
-from trainer.memory.boards import flatten_parameters
+from trainer.memory.weights import flatten_parameters
 from trainer.selfplay.league import ratings, round_robin
 from trainer.selfplay.matches import network_players, seated
 from trainer.telemetry.metrics import wilson

@@ -27,7 +27,7 @@ from trainer.config.sections import (
 from trainer.envs import EnvError
 from trainer.envs.games import GAMES
 from trainer.envs.selfplay import SelfPlay
-from trainer.memory.boards import WeightsBoard, flatten_parameters
+from trainer.memory.weights import WeightsBoard, flatten_parameters
 from trainer.run_folder import checkpoint
 from trainer.selfplay.opponents import PoolOpponents, shares
 from trainer.selfplay.pool import CHECKPOINTS, LATEST, LOSS, SNAPSHOTS, WIN, OpponentPool, open_pool

@@ -57,7 +57,7 @@ def send_many(number: int, shared: DeviceAgent, count: int, out: Path) -> None:
     for i in range(count):
         shared.apply(number, learner, gradients_of(learner, 1_000 * number + i))
         assert shared._wait(number)  # hogwild goes on without it
-        made.append(int(shared.made[number]))
+        made.append(int(shared.mail.made[number]))
     torch.save({"made": made, "weights": [p.clone() for p in learner.trained]}, out)
 
 
@@ -98,7 +98,7 @@ def test_four_agents_gradients_in_their_order_give_the_same_weights_in_one_proce
     learner, outs = make_learner(), [tmp_path / str(number) for number in range(4)]
     shared = DeviceAgent(learner, 4, CPU, mode)
     served(shared, *[process(send_many, p, shared, 100, outs[p]) for p in range(4)])
-    assert shared.version == shared.applied.sum() == 400
+    assert shared.version == shared.mail.applied.sum() == 400
     kept = [torch.load(out) for out in outs]
     order = {version: 1_000 * p + i for p, own in enumerate(kept) for i, version in enumerate(own["made"])}
     assert sorted(order) == list(range(1, 401))
@@ -116,7 +116,7 @@ def test_gradient_of_one_that_died_with_a_full_mailbox_is_applied_once(tmp_path:
     dead.start()
     dead.join()
     assert dead.exitcode == -signal.SIGKILL
-    assert (shared.sent[1], shared.applied[1]) == (1, 0)
+    assert (shared.mail.sent[1], shared.mail.applied[1]) == (1, 0)
     served(shared, process(send_many, 1, shared, 1, out))  # who takes its place
     assert torch.load(out)["made"] == [2] and shared.updates_of(1) == shared.version == 2
     replayed(learner, [7, 1_000])
@@ -129,7 +129,7 @@ def test_gradient_that_its_sender_did_not_live_to_end_is_dropped_whole(tmp_path:
     dead = process(die_within_a_gradient, 1, shared)
     served(shared, dead)
     assert dead.exitcode == -signal.SIGKILL
-    assert (shared.sent[1], shared.version) == (0, 0)
+    assert (shared.mail.sent[1], shared.version) == (0, 0)
     served(shared, process(send_many, 1, shared, 1, out))
     assert torch.load(out)["made"] == [1]
     replayed(learner, [1_000])
@@ -140,7 +140,7 @@ def test_who_waits_for_a_closed_one_goes_on(tmp_path: Path) -> None:
     shared = DeviceAgent(make_learner(), 1, CPU, "locked")
     waiting = process(send_many, 0, shared, 1, tmp_path / "out")
     waiting.start()
-    while not shared.sent[0]:
+    while not shared.mail.sent[0]:
         time.sleep(0.01)
     shared.close()
     waiting.join()
@@ -157,7 +157,7 @@ def test_who_waits_for_a_busy_main_process_is_not_taken_for_hung(
     def busy_once(shared: DeviceAgent) -> bool:
         if shared.version == 100 and not asked:
             asked.append(shared.version)
-            while not (shared.sent > shared.applied).all():  # all of them wait
+            while not (shared.mail.sent > shared.mail.applied).all():  # all of them wait
                 time.sleep(0.01)
             time.sleep(8.0)
         return serve(shared)

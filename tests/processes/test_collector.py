@@ -19,7 +19,8 @@ from trainer.config.sections import Config
 from trainer.envs.counting import legal_actions
 from trainer.envs.torchrl import VectorEnvironment
 from trainer.host.seeds import SEEDS_PER_RUN
-from trainer.memory.boards import STOP, AgentBoard, ControlBoard, WeightsBoard, flatten_parameters
+from trainer.memory.boards import STOP, AgentBoard, ControlBoard
+from trainer.memory.weights import WeightsBoard, flatten_parameters
 from trainer.replay.streams import worker_rows
 from trainer.roles.agents import plan_agents
 from trainer.roles.collector import CollectorPlan, Rollout

@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from trainer.acting.exploration import Seed, noise_of
 from trainer.acting.policies import Greedy, Policy, greedy_policy
-from trainer.memory.boards import ordered_tensors
+from trainer.memory.weights import ordered_tensors
 from trainer.networks.q_network import let_stack
 from trainer.networks.scripting import script
 

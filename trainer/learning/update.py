@@ -17,7 +17,7 @@ from torchrl.objectives import LossModule
 
 from trainer.algorithms import Algorithm
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
-from trainer.memory.boards import ordered_leaves
+from trainer.memory.weights import ordered_leaves
 from trainer.networks.recording import record
 from trainer.replay.streams import Batch, to_tensordict
 

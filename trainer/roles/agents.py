@@ -21,7 +21,9 @@ from trainer.config.sections import Config, ConfigError
 from trainer.envs import EnvSpec
 from trainer.host import seeds
 from trainer.memory.blocks import shared_blocks
-from trainer.memory.boards import VERSIONS_KEPT, AgentBoard, WeightsBoard, agent_fields, ordered_leaves, weights_fields
+from trainer.memory.boards import VERSIONS_KEPT, AgentBoard
+from trainer.memory.fields import fields_of
+from trainer.memory.weights import WeightsBoard, WeightSlots, ordered_leaves
 from trainer.replay.streams import StreamLayout, layout, open_storage
 
 NAMING = ("overrides", "frozen", "start_from")  # keys of the section `agents` that name agents
@@ -111,7 +113,8 @@ def _plans(
     numels = [numel(config, spec) for config, spec in zip(configs, specs, strict=True)]
     blocks = iter(
         shared_blocks(
-            [agent_fields(own.num_workers, own.num_streams) for own in streams] + [weights_fields(n) for n in numels]
+            [fields_of(AgentBoard, W=own.num_workers, S=own.num_streams) for own in streams]
+            + [fields_of(WeightSlots, N=n) for n in numels]
         )
     )
     boards = [AgentBoard(own.num_workers, own.num_streams, next(blocks)) for own in streams]

@@ -35,7 +35,8 @@ from trainer.envs.torchrl import VectorEnvironment
 from trainer.envs.world import FirstAgent, Step
 from trainer.host import seeds
 from trainer.host.errors import error_text, split_error
-from trainer.memory.boards import ControlBoard, flatten_parameters
+from trainer.memory.boards import ControlBoard
+from trainer.memory.weights import flatten_parameters
 from trainer.replay.streams import worker_rows
 from trainer.roles import child
 from trainer.roles.agents import AgentPlan, model_id, shape_key

@@ -33,8 +33,8 @@ from trainer.envs import EnvSpec, life
 from trainer.envs.world import Observation, Step
 from trainer.host import seeds
 from trainer.host.errors import error_text
-from trainer.memory.boards import flatten_parameters
 from trainer.memory.pulse import signs_of
+from trainer.memory.weights import flatten_parameters
 from trainer.roles import child
 from trainer.run_folder.checkpoint import whole, write_aside
 from trainer.selfplay.opponents import opponents_of_evaluation

@@ -11,7 +11,7 @@ from trainer.acting.exploration import EXPLORATIONS, EpsilonGreedy
 from trainer.acting.stacks import FrameStacks
 from trainer.envs.world import Observation, Step
 from trainer.host import seeds
-from trainer.memory.boards import WeightsReader
+from trainer.memory.weights import WeightsReader
 from trainer.roles.agents import AgentPlan
 
 

@@ -19,7 +19,7 @@ from trainer.algorithms import make_policy
 from trainer.config.sections import Config, ConfigError
 from trainer.envs import EnvSpec
 from trainer.envs.games.players import Player
-from trainer.memory.boards import flatten_parameters
+from trainer.memory.weights import flatten_parameters
 from trainer.run_folder import checkpoint
 
 # (game, rows int64 [M], who int64 [M] moves in each) -> actions int64 [M]

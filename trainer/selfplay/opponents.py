@@ -15,7 +15,7 @@ from trainer.config.sections import Config
 from trainer.envs import EnvSpec
 from trainer.envs.games.players import Player, random_player
 from trainer.envs.selfplay import Opponents, scripted
-from trainer.memory.boards import WeightsReader
+from trainer.memory.weights import WeightsReader
 from trainer.selfplay.pool import DRAW, KINDS, LATEST, LOSS, RANDOM, SCRIPTED, SNAPSHOTS, WIN, OpponentPool
 
 BLOCK = 16  # rows of each network in one pass: mostly few games wait for an opponent at a time

@@ -26,20 +26,44 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from trainer.host.errors import RunFailed
 from trainer.learning.update import Updater
-from trainer.memory.blocks import Fields, shared_block, views_of
+from trainer.memory.fields import allocate, block_of, float32_tensor, int64, shared_fields
 from trainer.shared_gradient.shared import APPLIED, COUNTS, STALENESS, adam_step, views
 
 POLL_S = 5e-5  # between two looks of a local agent at its mailbox
 PORTABLE = 1  # cudaHostRegisterPortable: page-locked for every device
 
 
+@shared_fields
+class Mailboxes:
+    """What crosses process borders: a mailbox for each local agent's gradient, and two slots for new weights.
+
+    Args:
+        num_agents: P.
+        numel: N, of the weights.
+    """
+
+    gradients = float32_tensor(
+        ("P", "G"), "gradient [N], its learning rate, and 1 where it is not finite: G is N + 2", by="its local agent"
+    )
+    slots = float32_tensor((2, "N"), "weights of two publications, written in turn", by="main")
+    sent = int64(("P",), "gradients put into a mailbox, which is full while they are more than `applied`; raised after "
+                 "the gradient", by="its local agent")  # fmt: skip
+    based = int64(("P",), "version of the weights that its gradient was computed with", by="its local agent")
+    applied = int64(("P",), "gradients whose step is in the newest slot, raised after the slot", by="main")
+    made = int64(("P",), "version that a mailbox's last gradient made", by="main")
+    newest = int64((3,), "number of the newest publication, and the versions in slots 0 and 1", by="main")
+    closed = int64((1,), "1 once nothing is applied any more", by="main")
+
+    def __init__(self, num_agents: int, numel: int) -> None:
+        allocate(self, P=num_agents, N=numel, G=numel + 2)
+
+
 class DeviceAgent:
-    """Weights, Adam's moments and step count on a device; what crosses process borders is mailboxes and slots.
+    """Weights, Adam's moments and step count on a device; what crosses process borders is `Mailboxes`.
 
     Args:
         updater: of the shapes, and with the first weights.
@@ -48,45 +72,25 @@ class DeviceAgent:
         mode: ``locked`` or ``hogwild``.
 
     Attributes:
-        sent: int64 [P], gradients put into a mailbox, which is full while they are more than ``applied``; its local
-            agent, after the gradient.
-        based: int64 [P], version of the weights that the mailbox's gradient was computed with; its local agent.
-        applied: int64 [P], gradients of a mailbox whose step is in the newest slot; main, after the slot.
-        made: int64 [P], version that a mailbox's last gradient made; main.
-        newest: int64 [3], number of the newest slot's publication, and the versions in slots 0 and 1; main.
-        closed: int64 [1], nothing is applied any more; main.
+        mail: shared with the local agents.
         version: steps of the shared optimiser; in the main process.
-        beat: called while a local agent waits for the main process; in its own process.
+        beat: called while a local agent waits for the main process; in its process.
 
     Raises:
         RunFailed: the shared memory cannot be page-locked.
     """
-
-    sent: NDArray[np.int64]
-    based: NDArray[np.int64]
-    applied: NDArray[np.int64]
-    made: NDArray[np.int64]
-    newest: NDArray[np.int64]
-    closed: NDArray[np.int64]
 
     def __init__(self, updater: Updater, num_agents: int, device: torch.device, mode: str) -> None:
         self.mode = mode
         self._shapes = [(tuple(p.shape), p.stride()) for p in updater.trained]
         self._shapes += [((), ()), ((), ())]  # behind a gradient: learning rate; 1 where it is not finite
         numel = sum(p.numel() for p in updater.trained)
-        self._fields: Fields = {
-            "gradients": ((num_agents, numel + 2), torch.float32),
-            "slots": ((2, numel), torch.float32),
-            **{name: ((num_agents,), torch.int64) for name in ("sent", "based", "applied", "made")},
-            "newest": ((3,), torch.int64),
-            "closed": ((1,), torch.int64),
-        }
-        self._block = shared_block(self._fields)
+        self.mail = Mailboxes(num_agents, numel)
         self._open()
         self._device, self._eps = device, updater.config.adam_eps
         self._locked_pages = device.type == "cuda"
         if self._locked_pages:
-            _lock_pages(self._block, device)
+            _lock_pages(block_of(self.mail), device)
         self._state = torch.zeros(3, numel, device=device)  # weights, first and second moment
         self._parts = [views(part, self._shapes[:-2]) for part in self._state]
         self._step = torch.zeros((), device=device)  # of Adam
@@ -95,23 +99,18 @@ class DeviceAgent:
         self._taken = np.zeros(num_agents, dtype=np.int64)  # gradients of a mailbox whose step is made
         self._staleness = np.zeros(num_agents, dtype=np.int64)  # sum over them of the steps since their weights
         self.version = 0
-        for mine, own in zip(self._parts[0], updater.trained, strict=True):
-            mine.copy_(own)
+        for mine, its in zip(self._parts[0], updater.trained, strict=True):
+            mine.copy_(its)
         self._publish()
 
     def _open(self) -> None:
-        fields = views_of(self._block, self._fields)
-        gradients, self._slots = fields.pop("gradients"), fields.pop("slots")
-        self._gradients = gradients
-        self._mail = [views(row, self._shapes) for row in gradients]
-        self._weights = [views(slot, self._shapes[:-2]) for slot in self._slots]
-        for name, tensor in fields.items():
-            setattr(self, name, tensor.numpy())
+        self._mailboxes = [views(row, self._shapes) for row in self.mail.gradients]
+        self._weights = [views(slot, self._shapes[:-2]) for slot in self.mail.slots]
         self._held = 0  # version of the weights that this process's local agent has
         self.beat: Callable[[], None] = lambda: None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("mode", "_shapes", "_fields", "_block")}
+        return {name: getattr(self, name) for name in ("mode", "_shapes", "mail")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -135,19 +134,21 @@ class DeviceAgent:
         """
         if not self._wait(number):  # hogwild: the one before
             return
-        for mine, own in zip(self._mail[number], chain(gradients, (updater.rate, updater.not_finite)), strict=True):
+        for mine, own in zip(
+            self._mailboxes[number], chain(gradients, (updater.rate, updater.not_finite)), strict=True
+        ):
             mine.copy_(own)
-        self.based[number] = self._held
-        self.sent[number] += 1  # from here on it counts
+        self.mail.based[number] = self._held
+        self.mail.sent[number] += 1  # from here on it counts
         if self.mode == "locked" and not self._wait(number):
             return
-        if self.newest[1 + int(self.newest[0]) % 2] != self._held:
+        if self.mail.newest[1 + int(self.mail.newest[0]) % 2] != self._held:
             self.pull(number, updater.trained)
 
     def _wait(self, number: int) -> bool:
         """Until a mailbox is empty; whether it is, and not closed instead."""
-        while self.applied[number] < self.sent[number]:
-            if self.closed[0]:
+        while self.mail.applied[number] < self.mail.sent[number]:
+            if self.mail.closed[0]:
                 return False
             self.beat()  # who waits for the main process is not hung, however long that is busy
             time.sleep(POLL_S)
@@ -161,12 +162,14 @@ class DeviceAgent:
             weights: where to.
         """
         while True:
-            publication = int(self.newest[0])
+            publication = int(self.mail.newest[0])
             slot = publication % 2
             for mine, own in zip(weights, self._weights[slot], strict=True):
                 mine.copy_(own)
-            version = int(self.newest[1 + slot])
-            if int(self.newest[0]) == publication:  # the slot is written again only after the other one is the newest
+            version = int(self.mail.newest[1 + slot])
+            if (
+                int(self.mail.newest[0]) == publication
+            ):  # the slot is written again only after the other one is the newest
                 break
         if number is not None:
             self._held = version
@@ -180,34 +183,34 @@ class DeviceAgent:
         nobody waits for more than the others' one. A copy to the device is ordered before the step that reads it, and
         the slot is whole before its number is told.
         """
-        for number in np.flatnonzero(self.sent > self._taken):
+        for number in np.flatnonzero(self.mail.sent > self._taken):
             self._take(int(number))
-        if not (self._taken > self.applied).any():
+        if not (self._taken > self.mail.applied).any():
             return False
         self._publish()
-        self.applied[:] = self._taken
+        self.mail.applied[:] = self._taken
         return True
 
     def _take(self, number: int) -> None:
-        self._arrived.copy_(self._gradients[number], non_blocking=True)
+        self._arrived.copy_(self.mail.gradients[number], non_blocking=True)
         adam_step(self._parts, self._step, self._gradient, self._rate, self._not_finite, self._eps)
         self._taken[number] += 1
-        self._staleness[number] += self.version - int(self.based[number])
+        self._staleness[number] += self.version - int(self.mail.based[number])
         self.version += 1
-        self.made[number] = self.version
+        self.mail.made[number] = self.version
 
     def _publish(self) -> None:
-        publication = int(self.newest[0]) + 1
+        publication = int(self.mail.newest[0]) + 1
         slot = publication % 2
-        self._slots[slot].copy_(self._state[0], non_blocking=True)
+        self.mail.slots[slot].copy_(self._state[0], non_blocking=True)
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
-        self.newest[1 + slot] = self.version
-        self.newest[0] = publication
+        self.mail.newest[1 + slot] = self.version
+        self.mail.newest[0] = publication
 
     def updates_of(self, number: int) -> int:
         """Updates of a local agent that were applied."""
-        return int(self.applied[number])
+        return int(self.mail.applied[number])
 
     def figures(self, number: int) -> dict[str, float]:
         """Of a local agent: mean number of updates between its weights and its gradient, its own too (hogwild)."""
@@ -219,7 +222,7 @@ class DeviceAgent:
 
     def dismiss(self) -> None:
         """Let nobody wait for it any more."""
-        self.closed[0] = 1
+        self.mail.closed[0] = 1
 
     def close(self) -> None:
         """Give the page-locked memory back; safe to call twice.
@@ -230,7 +233,7 @@ class DeviceAgent:
         self.dismiss()
         if self._locked_pages:
             torch.cuda.synchronize(self._device)
-            torch.cuda.cudart().cudaHostUnregister(self._block.data_ptr())
+            torch.cuda.cudart().cudaHostUnregister(block_of(self.mail).data_ptr())
             self._locked_pages = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -253,7 +256,7 @@ class DeviceAgent:
         known = min(len(self._taken), len(state["counts"]))
         counts = state["counts"][:known].numpy()
         self._taken[:known], self._staleness[:known] = counts[:, APPLIED], counts[:, STALENESS]
-        self.sent[:] = self.applied[:] = self._taken
+        self.mail.sent[:] = self.mail.applied[:] = self._taken
         self._publish()
 
 

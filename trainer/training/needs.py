@@ -9,7 +9,9 @@ from trainer.config.sections import Config
 from trainer.envs import EnvSpec
 from trainer.host.resources import Needs
 from trainer.memory.blocks import bytes_of
-from trainer.memory.boards import agent_fields, weights_fields
+from trainer.memory.boards import AgentBoard
+from trainer.memory.fields import fields_of
+from trainer.memory.weights import WeightSlots
 from trainer.replay.streams import row_bytes
 from trainer.roles.agents import numel, streams_of, wants_values
 
@@ -29,8 +31,8 @@ def needs_of(config: Config, world: Sequence[tuple[str, EnvSpec]]) -> Needs:
         count = numel(own, spec)
         weights += 4 * count
         replay += copies * rows
-        shared += copies * bytes_of(agent_fields(streams.num_workers, streams.num_streams))
-        shared += copies * bytes_of(weights_fields(count))
+        shared += copies * bytes_of(fields_of(AgentBoard, W=streams.num_workers, S=streams.num_streams))
+        shared += copies * bytes_of(fields_of(WeightSlots, N=count))
         kept += copies * (rows if config.checkpoint.replay else 0)
         kept += copies * (config.checkpoint.keep_last + 1) * CHECKPOINT * 4 * count  # the one being written
     shared += weights  # that the evaluator reads

@@ -1,0 +1,163 @@
+"""The weights board: from an agent's learner to everybody who acts by its weights, in shared memory.
+
+On x86-64 stores become visible in program order. Elsewhere a barrier between data and sequence number would be needed,
+which Python does not offer; torn reads there are caught by the sequence check with high probability only.
+"""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.weight_update.weight_sync_schemes import WeightSyncScheme
+
+from trainer.memory.fields import allocate, block_of, float32_tensor, int64, shared_fields
+
+
+def ordered_leaves(weights: TensorDictBase) -> list[Tensor]:
+    """The float tensors of ``weights`` in an order that depends on their names only.
+
+    Constants such as indices stay home.
+    """
+    named = sorted(weights.items(True, True), key=lambda item: str(item[0]))
+    return [leaf for _, leaf in named if leaf.is_floating_point()]
+
+
+def ordered_tensors(module: torch.nn.Module) -> list[tuple[str, Tensor]]:
+    """Names and tensors of a module in the boards' order."""
+    tensors = TensorDict.from_module(module).items(True, True)
+    paths = [((key,) if isinstance(key, str) else key, leaf) for key, leaf in tensors]
+    named = sorted(paths, key=lambda item: str(item[0]))  # as ordered_leaves sorts them below a common prefix
+    return [(".".join(path), leaf) for path, leaf in named if leaf.is_floating_point()]
+
+
+def flatten_parameters(module: torch.nn.Module) -> Tensor:
+    """Make all float parameters and buffers of ``module`` views of one flat float32 tensor [numel].
+
+    They lie in the board's order, so that a new version reaches the module by one copy.
+    """
+    leaves = ordered_leaves(TensorDict.from_module(module))
+    flat = torch.empty(sum(leaf.numel() for leaf in leaves))
+    offset = 0
+    for leaf in leaves:
+        view = flat[offset : offset + leaf.numel()].view(leaf.shape)
+        view.copy_(leaf.detach())
+        leaf.data = view
+        offset += leaf.numel()
+    return flat
+
+
+@shared_fields
+class WeightSlots:
+    """Memory of a `WeightsBoard`: two slots that are written in turn.
+
+    Args:
+        numel: N, number of float32 values of all parameters and buffers together.
+        block: memory for its fields; None: memory of its own.
+    """
+
+    sequence = int64((3,), "version in slot 0, version in slot 1 (-1: being written), newest version", by="the learner")
+    slots = float32_tensor((2, "N"), "weights of two versions; version v is in slot v % 2", by="the learner")
+
+    def __init__(self, numel: int, block: Tensor | None = None) -> None:
+        allocate(self, block, N=numel)
+
+
+class WeightsBoard(WeightSyncScheme):
+    """TorchRL weight sync scheme without acknowledgement: a versioned double buffer in shared memory.
+
+    The learner writes version v into slot v % 2 and returns; a worker copies the newest complete version between two
+    vector steps. A version is complete while its slot carries its number before and after the copy. A dead or slow
+    worker blocks nobody.
+
+    Args:
+        numel: number of float32 values of all parameters and buffers together.
+        block: memory for the fields of `WeightSlots`; None: memory of its own.
+    """
+
+    def __init__(self, numel: int, block: Tensor | None = None) -> None:
+        super().__init__()
+        self.numel, self.memory = numel, WeightSlots(numel, block)
+
+    def reader(self) -> WeightsReader:
+        """What another process needs in order to read."""
+        return WeightsReader(self.memory)
+
+    def another(self) -> WeightsBoard:
+        """A scheme on the same memory: TorchRL ties a scheme to one collector."""
+        return WeightsBoard(self.numel, block_of(self.memory))
+
+    @property
+    def version(self) -> int:
+        """The newest complete version; 0 before the first."""
+        return int(self.memory.sequence[2])
+
+    # What TorchRL calls; nothing here waits.
+    def _init_on_sender_impl(self, *, model_id, context=None, **_):
+        self.model_id = model_id
+
+    def _init_on_receiver_impl(self, *, model_id, context=None, model=None, worker_idx=None, **_):
+        self.model_id = model_id
+        if context is not None:
+            self.context = context  # where TorchRL looks for the model
+
+    def connect(self, *, worker_idx=None):
+        """Nothing to wait for: the memory came with the process."""
+        if self._initialized_on_sender:
+            self.synchronized_on_sender = True
+        elif self._initialized_on_receiver:
+            self.synchronized_on_receiver = True
+
+    def create_transport(self, **_):
+        """Not used: there are no messages."""
+        raise NotImplementedError
+
+    def receive(self, timeout=None):
+        """Workers read between vector steps instead."""
+        return None
+
+    def shutdown(self):
+        """Shared memory goes with its last process."""
+
+    def send(self, weights: TensorDictBase | None = None, worker_ids=None) -> None:
+        """Publish ``weights`` (nested TensorDict of float tensors on any device) as the next version."""
+        sequence, slots = self.memory.sequence, self.memory.slots
+        version = int(sequence[2]) + 1
+        slot = version % 2
+        sequence[slot] = -1
+        parts = [leaf.detach().reshape(-1) for leaf in ordered_leaves(weights)]
+        if parts[0].is_cuda:
+            slots[slot].copy_(torch.cat(parts))  # one transfer instead of one for each tensor
+        else:
+            torch.cat(parts, out=slots[slot])
+        sequence[slot] = version
+        sequence[2] = version
+
+
+class WeightsReader:
+    """What a process reads of a weights board; it remembers which version it has.
+
+    Args:
+        memory: of the board.
+    """
+
+    def __init__(self, memory: WeightSlots) -> None:
+        self._memory, self._sequence, self._slots = memory, memory.sequence, memory.slots
+        self.version = 0
+
+    def __reduce__(self) -> tuple[type[WeightsReader], tuple[WeightSlots]]:
+        return WeightsReader, (self._memory,)
+
+    def pull(self, flat: Tensor) -> int:
+        """Copy the newest complete version into ``flat`` (float32 [numel]) if it is new; return the version held."""
+        sequence = self._sequence
+        while True:
+            version = int(sequence[2])
+            if version == self.version or version == 0:
+                return self.version
+            slot = version % 2
+            if sequence[slot] == version:
+                flat.copy_(self._slots[slot])
+                if sequence[slot] == version:  # else it was overwritten meanwhile
+                    self.version = version
+                    return version
