@@ -3,7 +3,7 @@
     python -m benchmarks.agents [--json FILE] [--only speed startup stacked sleeping learning modes soak]
         [--seeds 0 1 2 3 4]
 
-Speed is that of treasurehunt with IQN, batch 64, one update per 100 turns and agent. ``benchmarks.worlds`` measures the
+Speed is that of treasurehunt with IQN, batch 64, one update per 100 turns and agent. `benchmarks.worlds` measures the
 worlds alone.
 """
 
@@ -96,14 +96,14 @@ def stacked(repeats: int) -> list[Row]:
 
     from trainer.algorithms import ALGORITHMS
     from trainer.config.sections import AlgorithmConfig, LearnerConfig
-    from trainer.envs import EnvSpec, Leaf
+    from trainer.envs import DiscreteAction, EnvSpec, Leaf
     from trainer.learning.stacking import Stack
     from trainer.learning.update import Updater
 
     torch.set_num_threads(1)
     rows = []
     for hidden, size, bar in (([120, 84], 64, 2.2), ([64, 64], 32, 3.0)):
-        spec = EnvSpec("windows", (Leaf("observation", (150,), "bool", "binary"),), num_actions=4)
+        spec = EnvSpec("windows", (Leaf("observation", (150,), "bool", "binary"),), DiscreteAction(4))
         algorithm, config = AlgorithmConfig(hidden_sizes=hidden), LearnerConfig(batch_size=size)
         both: list[list[Updater]] = [
             [

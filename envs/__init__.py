@@ -1,13 +1,14 @@
 """Environments for the trainer: `make` gives a vector, `describe` says what it shows, `ENVS` lists the backends.
 
-``env`` is anything with the attributes of `trainer.config.sections.EnvConfig`; nothing else of the trainer is imported.
+`env` is anything with the attributes of `trainer.config.sections.EnvConfig`; nothing else of the trainer is imported.
 
-A vector has ``spec``, ``num_envs``, ``reset(seed) -> observation``, ``step(action) -> (observation, reward, terminated,
-truncated)``, ``raw_reward`` and ``close()``. Its observation is a dict: leaf name -> [num_envs, *leaf.shape], one frame
-each, and ``action_mask`` bool [num_envs, num_actions] where ``spec.has_mask``. It hands out the same dict and arrays in
+A vector has `spec`, `num_envs`, `reset(seed) -> observation`, `step(action) -> (observation, reward, terminated,
+truncated)`, `raw_reward` and `close()`. Its observation is a dict: leaf name -> [num_envs, *leaf.shape], one frame
+each, and `action_mask` bool [num_envs, num_actions] where
+`spec.action.has_mask`. It hands out the same dict and arrays in
 every call and overwrites them in the next one. `trainer.envs.vector` says how episodes end.
 
-A new backend is one file with a ``make`` as below and one line in `ENVS`.
+A new backend is one file with a `make` as below and one line in `ENVS`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from trainer.envs import counting, envpool, grids, gymnasium, pettingzoo, selfplay
+from trainer.envs.actions import Action, BoxAction, DiscreteAction
 from trainer.envs.faults import is_its_own, words_of
 from trainer.envs.gymnasium import make_single
 from trainer.envs.modules import import_modules
@@ -28,6 +30,9 @@ from trainer.envs.world import Solo
 __all__ = [
     "ENVS",
     "WORLDS",
+    "Action",
+    "BoxAction",
+    "DiscreteAction",
     "EnvError",
     "EnvSpec",
     "Leaf",
@@ -45,7 +50,7 @@ ENVS: dict[str, Callable[..., Any]] = {
     "counting": counting.make,
 }
 
-# Backends whose environments have several agents: ``make(env, num_envs, render_mode) -> world``.
+# Backends whose environments have several agents: `make(env, num_envs, render_mode) -> world`.
 WORLDS: dict[str, Callable[..., Any]] = {
     "counting_agents": counting.make_world,
     "grid": grids.make,
@@ -76,13 +81,13 @@ _HEEDED: dict[str, tuple[Any, tuple[str, ...], str]] = {
 
 
 def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | None = None) -> Any:
-    """A vector of ``num_envs`` sub-environments.
+    """A vector of `num_envs` sub-environments.
 
     Args:
         env: anything with the attributes of EnvConfig.
         num_envs: at least 1.
-        autoreset: False leaves ended sub-environments to the caller, who calls ``vector.reset_where(mask)``.
-        render_mode: Gymnasium's; with it, ``vector.render()`` gives sub-environment 0's picture.
+        autoreset: False leaves ended sub-environments to the caller, who calls `vector.reset_where(mask)`.
+        render_mode: Gymnasium's; with it, `vector.render()` gives sub-environment 0's picture.
 
     Raises:
         EnvError: in one sentence, why the environment cannot be made or trained on, and what to do.

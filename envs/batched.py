@@ -1,6 +1,6 @@
-"""Environments that are vectors by themselves: Gymnasium's ``vector_entry_point`` and EnvPool behind our interface.
+"""Environments that are vectors by themselves: Gymnasium's `vector_entry_point` and EnvPool behind our interface.
 
-They must reset themselves on the next step (Gymnasium's ``AutoresetMode.NEXT_STEP``), and their observations are copied
+They must reset themselves on the next step (Gymnasium's `AutoresetMode.NEXT_STEP`), and their observations are copied
 into arrays of ours, so that callers may rely on what `trainer.envs.vector` promises: the same arrays in every step.
 """
 
@@ -40,14 +40,14 @@ class BatchedVector:
 
         Args:
             spec: what it shows.
-            fields: the leaves, and ``action_mask`` too where the observation carries it (else ``info`` must).
-            reset_env: ``(env, seed) -> (env, observation, info)``: starts every sub-environment anew; ``env`` is None
+            fields: the leaves, and `action_mask` too where the observation carries it (else `info` must).
+            reset_env: `(env, seed) -> (env, observation, info)`: starts every sub-environment anew; `env` is None
                 at first and may be replaced, for EnvPool is seeded by its constructor only.
             num_envs: N.
-            clip_rewards: whether ``step`` returns the reward's sign; ``raw_reward`` float32 [N] is never clipped.
+            clip_rewards: whether `step` returns the reward's sign; `raw_reward` float32 [N] is never clipped.
             env: an environment that exists already.
             plain: whether all that it is made of are arrays, numbers and generators (`trainer.envs.state`).
-            mask_key: what a mask in ``info`` is called.
+            mask_key: what a mask in `info` is called.
         """
         self._plain = plain
         self.spec, self.num_envs = spec, num_envs
@@ -59,8 +59,8 @@ class BatchedVector:
         self._observation = allocate(fields, num_envs)
         self._writers = [batch_writer(field, self._observation[field.leaf.name]) for field in fields]
         self._mask: NDArray[np.bool_] | None = None
-        self._mask_in_info = spec.has_mask and "action_mask" not in self._observation
-        if spec.has_mask:
+        self._mask_in_info = spec.action.has_mask and "action_mask" not in self._observation
+        if spec.action.has_mask:
             shape = (num_envs, spec.num_actions)
             self._mask = self._observation.setdefault("action_mask", np.ones(shape, bool))
             self._mask_before = np.ones(shape, bool)
@@ -84,17 +84,15 @@ class BatchedVector:
         self._write(observation, info)
         return self._observation
 
-    def step(self, action: NDArray[np.int64]) -> Step:
+    def step(self, action: NDArray[Any]) -> Step:
         """As `trainer.envs.vector.SyncVector.step`.
 
         Raises:
             EnvError: the environment failed, or gave no finite reward or observation.
         """
         self._vector_step += 1
-        if self.spec.action_start:
-            action = action + self.spec.action_start
         try:
-            observation, reward, terminated, truncated, info = self._env.step(action)
+            observation, reward, terminated, truncated, info = self._env.step(self.spec.action.for_env(action))
             self.raw_reward[:] = reward
             self._terminated[:] = terminated
             self._truncated[:] = truncated
@@ -144,7 +142,7 @@ class BatchedVector:
             self._look_closely(info)
 
     def _read_mask(self, out: NDArray[np.bool_], info: dict[str, Any]) -> None:
-        """As Gymnasium's vectors give it: rows of sub-environments without one are zero, ``_key`` says which have."""
+        """As Gymnasium's vectors give it: rows of sub-environments without one are zero, `_key` says which have."""
         key, over = self._mask_key, self._terminated | self._truncated
         given = np.asarray(info.get(f"_{key}", np.full(self.num_envs, key in info)), bool)
         missing = ~given & ~over
@@ -162,7 +160,7 @@ class BatchedVector:
                 told[field.leaf.name] = f"sub-environment {found[0]}: {found[1]}"
         if self._mask is None:
             first = {name: value[0] for name, value in info.items() if np.ndim(value) == 2 and not name.startswith("_")}
-            told |= {like: like for like in masks.look_alikes(first, self.spec.num_actions)}
+            told |= {like: like for like in masks.look_alikes(first, self.spec.action)}
         for key, text in told.items():
             self._warn(key, text)
 

@@ -1,16 +1,16 @@
-"""Backend ``counting``: the pipeline's test double, whose every transition can be checked by arithmetic.
+"""Backend `counting`: the pipeline's test double, whose every transition can be checked by arithmetic.
 
-Sub-environment i of a vector reset with ``seed`` is stream ``seed + i``. Its observation is float32 [4]: (stream,
-episode, step in the episode, last action or -1 after a reset), exact below 2**24; with ``image=True`` the same four
+Sub-environment i of a vector reset with `seed` is stream `seed + i`. Its observation is float32 [4]: (stream,
+episode, step in the episode, last action or -1 after a reset), exact below 2**24; with `image=True` the same four
 numbers in a uint8 frame (`decode_image`). Episode e of stream s has `episode_length` steps, ends by truncation where
-`is_truncation` says so, and its k-th step (k from 1) pays `expected_reward`. With ``with_mask=True`` `legal_actions`
+`is_truncation` says so, and its k-th step (k from 1) pays `expected_reward`. With `with_mask=True` `legal_actions`
 are the only ones accepted: any other is an `EnvError`. All of it is NumPy on [N]; a step costs some 40 us.
 
-``env.kwargs`` (all optional): ``num_actions`` (2), ``min_length`` (1), ``max_length`` (20), ``truncated_share``
-(0.25), ``step_seconds`` (0.0, slept per vector step), ``with_mask``, ``image`` (False), ``image_size`` (84, the
-frame's side), and faults of the n-th vector step (from 1): ``raise_at_step``, ``kill_at_step`` (SIGKILL to this
-process), ``hang_at_step``, ``nan_at_step`` (the reward, so that `EnvError` follows), ``nan_observation_at_step``
-(passed on to whoever looks). ``fault_stream`` restricts faults to the vector that holds that stream; ``fault_once``
+`env.kwargs` (all optional): `num_actions` (2), `min_length` (1), `max_length` (20), `truncated_share`
+(0.25), `step_seconds` (0.0, slept per vector step), `with_mask`, `image` (False), `image_size` (84, the
+frame's side), and faults of the n-th vector step (from 1): `raise_at_step`, `kill_at_step` (SIGKILL to this
+process), `hang_at_step`, `nan_at_step` (the reward, so that `EnvError` follows), `nan_observation_at_step`
+(passed on to whoever looks). `fault_stream` restricts faults to the vector that holds that stream; `fault_once`
 is the path of a file that is made when a fault strikes and prevents any other while it exists, so that a restarted
 worker goes on.
 """
@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from trainer.envs.actions import DiscreteAction
 from trainer.envs.spec import EnvError, EnvSpec, Leaf
 from trainer.envs.state import set_state, state_of
 from trainer.envs.vector import Observation, Step
@@ -39,7 +40,7 @@ LIMIT = 2**24  # float32 counts exactly up to here
 
 @dataclass(frozen=True)
 class Settings:
-    """The keys of ``env.kwargs``; the file's head explains them."""
+    """The keys of `env.kwargs`; the file's head explains them."""
 
     num_actions: int = 2
     min_length: int = 1
@@ -109,10 +110,10 @@ def decode_image(frames: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | None = None) -> CountingVector:
-    """A counting vector; ``env`` has the attributes of EnvConfig.
+    """A counting vector; `env` has the attributes of EnvConfig.
 
     Raises:
-        EnvError: a key or value of ``env.kwargs`` is impossible.
+        EnvError: a key or value of `env.kwargs` is impossible.
     """
     unknown = sorted(set(env.kwargs) - set(Settings.__dataclass_fields__))
     if unknown:
@@ -130,16 +131,16 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
 
 
 def _fits(value: Any, plain: Any) -> bool:
-    """Whether a value of ``env.kwargs`` is of the kind of its default; None stands for a number or a path."""
+    """Whether a value of `env.kwargs` is of the kind of its default; None stands for a number or a path."""
     if plain is None or isinstance(plain, bool):
         return isinstance(value, bool) if plain is not None else value is None or isinstance(value, int | str)
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def make_world(env: Any, num_envs: int, render_mode: str | None = None) -> CountingWorld:
-    """Backend ``counting_agents``: ``env.kwargs.num_agents`` (2) agents with streams of their own, as a world.
+    """Backend `counting_agents`: `env.kwargs.num_agents` (2) agents with streams of their own, as a world.
 
-    Agent a of a world reset with ``seed`` counts the streams ``seed + a * AGENT_STREAMS + i``, so that every row tells
+    Agent a of a world reset with `seed` counts the streams `seed + a * AGENT_STREAMS + i`, so that every row tells
     whose it is. Their episodes end at different times. The other keys are `make`'s.
 
     Raises:
@@ -154,7 +155,7 @@ def make_world(env: Any, num_envs: int, render_mode: str | None = None) -> Count
 
 
 class _With:
-    """An EnvConfig with other ``kwargs``."""
+    """An EnvConfig with other `kwargs`."""
 
     def __init__(self, env: Any, kwargs: dict[str, Any]) -> None:
         self._env, self.kwargs = env, kwargs
@@ -216,7 +217,10 @@ class CountingVector:
         else:
             leaf = Leaf("observation", (4,), "float32", "vector", stack=frame_stack)
         self.spec = EnvSpec(
-            env_id, (leaf,), settings.num_actions, has_mask=settings.with_mask, max_episode_steps=settings.max_length
+            env_id,
+            (leaf,),
+            DiscreteAction(settings.num_actions, has_mask=settings.with_mask),
+            max_episode_steps=settings.max_length,
         )
         self._observation: Observation = {"observation": np.zeros((num_envs, *leaf.shape), leaf.dtype)}
         if settings.with_mask:
@@ -235,7 +239,7 @@ class CountingVector:
         self._truncated = np.zeros(num_envs, bool)
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Makes sub-environment i stream ``seed + i`` in its episode 0; with None every stream begins its next episode.
+        """Makes sub-environment i stream `seed + i` in its episode 0; with None every stream begins its next episode.
 
         Raises:
             EnvError: a stream's number would not be exact in float32.
@@ -262,7 +266,7 @@ class CountingVector:
 
         Raises:
             EnvError: an action does not exist or is not legal, an episode was stepped past its end with
-                ``autoreset=False``, or a fault was asked for.
+                `autoreset=False`, or a fault was asked for.
         """
         self._vector_step += 1
         if self._settings.step_seconds:

@@ -1,13 +1,13 @@
-"""Backend ``envpool`` (an optional extra): EnvPool's environments in C++, stepped by one thread of this process.
+"""Backend `envpool` (an optional extra): EnvPool's environments in C++, stepped by one thread of this process.
 
 EnvPool resets itself on the next step, as Gymnasium's NEXT_STEP; its constructor alone takes a seed, so that
-``reset(seed)`` makes a new pool, in which sub-environment i has ``seed + i``. Ids are EnvPool's own (``Pong-v5``, not
-``ALE/Pong-v5``).
+`reset(seed)` makes a new pool, in which sub-environment i has `seed + i`. Ids are EnvPool's own (`Pong-v5`, not
+`ALE/Pong-v5`).
 
-Two differences to the ``gymnasium`` backend that this file cannot remove: where an episode terminates in the very
+Two differences to the `gymnasium` backend that this file cannot remove: where an episode terminates in the very
 step of its time limit, EnvPool reports a truncation only; and its Atari games have no sticky actions unless
-``env.kwargs={repeat_action_probability: 0.25}``, press FIRE at reset (``use_fire_reset``) and stop after 27,000
-steps. ``preprocessing="atari"`` sets the rest to the usual values and gives one grey frame 84 x 84 a step, as
+`env.kwargs={repeat_action_probability: 0.25}`, press FIRE at reset (`use_fire_reset`) and stop after 27,000
+steps. `preprocessing="atari"` sets the rest to the usual values and gives one grey frame 84 x 84 a step, as
 `trainer.envs.gymnasium`.
 """
 
@@ -23,7 +23,7 @@ from gymnasium import spaces
 from trainer.envs import masks
 from trainer.envs.batched import BatchedVector
 from trainer.envs.faults import words_of
-from trainer.envs.spaces import Field, action_count, fields_of, mask_field
+from trainer.envs.spaces import Field, action_of, fields_of, mask_field
 from trainer.envs.spec import EnvError, EnvSpec
 
 ATARI = {
@@ -37,7 +37,7 @@ ATARI = {
 
 
 def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | None = None) -> BatchedVector:
-    """A vector of ``num_envs`` sub-environments; ``env`` has the attributes of EnvConfig.
+    """A vector of `num_envs` sub-environments; `env` has the attributes of EnvConfig.
 
     Raises:
         EnvError: EnvPool is missing or does not know the id, or the environment cannot be trained on.
@@ -49,18 +49,17 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
         space = pool.observation_space
         if env.preprocessing == "atari" and space.shape[0] == 1:
             space = spaces.Box(0, 255, space.shape[1:], space.dtype.type)
-        num_actions, start = action_count(pool.action_space, env.id)
+        action = action_of(pool.action_space, env.id)
         fields: tuple[Field, ...] = fields_of(space, env.frame_stack, env.id, env.mask_key)
         leaves = tuple(field.leaf for field in fields)
-        mask = mask_field(space, num_actions, env.id, env.mask_key)
+        mask = mask_field(space, action, env.id, env.mask_key)
         info = pool.reset()[1]
-        source = masks.found(mask is not None, info, None, env.mask_key)
-        rows = {name: value[0] for name, value in info.items() if np.ndim(value) == 2}
-        notes = masks.notes(source, rows, space, None, num_actions, env.mask_key)
+        rows = {name: value[0] for name, value in info.items() if np.ndim(value) == 2 or name == env.mask_key}
+        action, source, notes = masks.masked(action, mask is not None, rows, space, None, env.mask_key)
         limit = pool.config.get("max_episode_steps")
     finally:
         pool.close()
-    spec = EnvSpec(env.id, leaves, num_actions, start, bool(source), limit, source, notes)
+    spec = EnvSpec(env.id, leaves, action, limit, source, notes)
 
     def reset_env(pool: Any, seed: int | None) -> tuple[Any, Any, dict[str, Any]]:
         if pool is None or seed is not None:

@@ -1,6 +1,6 @@
-"""Backend ``grid``: the worlds of `trainer.envs.worlds` (treasurehunt, cleanup, tag, iowa), many at a time.
+"""Backend `grid`: the worlds of `trainer.envs.worlds` (treasurehunt, cleanup, tag, iowa), many at a time.
 
-``env.kwargs`` goes to the world's constructor. Episodes end by their number of turns only, all at once.
+`env.kwargs` goes to the world's constructor. Episodes end by their number of turns only, all at once.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.envs.actions import DiscreteAction
 from trainer.envs.spec import EnvError, EnvSpec, Leaf
 from trainer.envs.state import set_state, state_of
 from trainer.envs.world import Observation, Step
 
 
 class GridVector:
-    """``num_envs`` grid worlds that run in step, as a world (see `trainer.envs.world`).
+    """`num_envs` grid worlds that run in step, as a world (see `trainer.envs.world`).
 
     Args:
-        world: one of ``WORLDS``, already made.
+        world: one of `WORLDS`, already made.
         env_id: its name.
         stack: frames that a policy sees at once.
     """
@@ -30,7 +31,7 @@ class GridVector:
         self.agents: tuple[str, ...] = tuple(world.agents)
         kind = "binary" if world.observation_dtype == "bool" else "vector"
         leaf = Leaf("observation", tuple(world.observation_shape), world.observation_dtype, kind, stack=stack)
-        spec = EnvSpec(env_id, (leaf,), world.num_actions, max_episode_steps=world.max_turns)
+        spec = EnvSpec(env_id, (leaf,), DiscreteAction(world.num_actions), max_episode_steps=world.max_turns)
         self.specs: tuple[EnvSpec, ...] = (spec,) * len(self.agents)
         n, count = self.num_envs, len(self.agents)
         present = np.ones(n, bool)
@@ -81,10 +82,10 @@ class GridVector:
 
 
 def make(env: Any, num_envs: int, render_mode: str | None = None) -> GridVector:
-    """A world of ``num_envs`` sub-environments; ``env`` has the attributes of EnvConfig.
+    """A world of `num_envs` sub-environments; `env` has the attributes of EnvConfig.
 
     Raises:
-        EnvError: there is no such world, it does not take ``env.kwargs``, or it was to open a window.
+        EnvError: there is no such world, it does not take `env.kwargs`, or it was to open a window.
     """
     from trainer.envs.worlds import WORLDS  # only where they are played
 

@@ -1,17 +1,17 @@
-"""Backend ``gymnasium``: any registered Gymnasium 1.x environment with a Discrete action space.
+"""Backend `gymnasium`: any registered Gymnasium 1.x environment with a Discrete action space.
 
-Ids: ``CartPole-v1``, ``ALE/Pong-v5`` (ale-py is imported by itself), ``module:Some-v0`` as Gymnasium has it, ids that a
-package of ``import_modules`` registers, and ids of packages that declare Gymnasium's entry point for their namespace
-(``MinAtar/Breakout-v1``).
+Ids: `CartPole-v1`, `ALE/Pong-v5` (ale-py is imported by itself), `module:Some-v0` as Gymnasium has it, ids that a
+package of `import_modules` registers, and ids of packages that declare Gymnasium's entry point for their namespace
+(`MinAtar/Breakout-v1`).
 
-``preprocessing="atari"`` is the usual one: no frame skip in the emulator, 1 to 30 no-ops at reset, 4 frames a step
-with the maximum over the last two, grey, ``screen_size`` pixels square (84), episodes end with the game and not with a
+`preprocessing="atari"` is the usual one: no frame skip in the emulator, 1 to 30 no-ops at reset, 4 frames a step
+with the maximum over the last two, grey, `screen_size` pixels square (84), episodes end with the game and not with a
 life.
-``max_episode_steps`` then counts steps of 4 frames. Sticky actions are the id's own (0.25 for ``ALE/...-v5``).
+`max_episode_steps` then counts steps of 4 frames. Sticky actions are the id's own (0.25 for `ALE/...-v5`).
 
-``vectorization``: ``sync`` is `trainer.envs.vector`. ``native`` is the environment's ``vector_entry_point``; it must
-declare next-step autoreset and the same spaces as the single environment, and is seeded as a whole: ``reset(seed)``
-gives no sub-environment the seed that it has in ``sync``. ``auto`` takes it for the ids in `NATIVE` only.
+`vectorization`: `sync` is `trainer.envs.vector`. `native` is the environment's `vector_entry_point`; it must
+declare next-step autoreset and the same spaces as the single environment, and is seeded as a whole: `reset(seed)`
+gives no sub-environment the seed that it has in `sync`. `auto` takes it for the ids in `NATIVE` only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trainer.envs.batched import BatchedVector
 from trainer.envs.closing import close_all
 from trainer.envs.faults import SHIMMY, is_its_own, one_line, pair_of, refuse, words_of
 from trainer.envs.modules import import_modules
-from trainer.envs.spaces import Field, action_count, fields_of, mask_field, short
+from trainer.envs.spaces import Field, action_of, fields_of, mask_field, short
 from trainer.envs.spec import EnvError, EnvSpec
 from trainer.envs.vector import SyncVector
 from trainer.envs.writing import fault_of
@@ -46,7 +46,7 @@ EXTRAS = {"box2d": "box2d", "ale_py": "atari", "ale-py": "atari", "cv2": "atari"
 
 
 def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | None = None) -> SyncVector | BatchedVector:
-    """A vector of ``num_envs`` sub-environments; ``env`` has the attributes of EnvConfig.
+    """A vector of `num_envs` sub-environments; `env` has the attributes of EnvConfig.
 
     Raises:
         EnvError: it cannot be made or not be trained on; one sentence says why and what to do.
@@ -78,7 +78,7 @@ def make_single(env: Any, render_mode: str | None = None) -> gym.Env[Any, Any]:
 
     Args:
         env: anything with the attributes of EnvConfig.
-        render_mode: Gymnasium's, as ``rgb_array``; None for training.
+        render_mode: Gymnasium's, as `rgb_array`; None for training.
 
     Raises:
         EnvError: the id is unknown, a package is missing, or the constructor fails.
@@ -116,7 +116,7 @@ def prepare(env: Any) -> None:
     """Imports what registers the id. Doing it again costs nothing.
 
     Raises:
-        EnvError: a module of ``import_modules`` cannot be imported.
+        EnvError: a module of `import_modules` cannot be imported.
     """
     import_modules(env)
     namespace, slash, _ = env.id.partition("/")
@@ -154,12 +154,12 @@ def _build(env: Any, render_mode: str | None) -> gym.Env[Any, Any]:
 
 
 def _inspect(single: gym.Env[Any, Any], env: Any) -> tuple[EnvSpec, tuple[Field, ...]]:
-    """Spec and fields of an environment; only a reset tells whether ``info`` carries an action mask."""
+    """Spec and fields of an environment; only a reset tells whether `info` carries an action mask."""
     declared = _spaces(single, env.id)
-    num_actions, start = action_count(declared[0], env.id)
+    action = action_of(declared[0], env.id)
     fields = fields_of(declared[1], env.frame_stack, env.id, env.mask_key)
     leaves = tuple(field.leaf for field in fields)
-    mask = mask_field(declared[1], num_actions, env.id, env.mask_key)
+    mask = mask_field(declared[1], action, env.id, env.mask_key)
     try:
         observation, info = pair_of(single.reset(seed=0))
     except BaseException as error:
@@ -175,12 +175,11 @@ def _inspect(single: gym.Env[Any, Any], env: Any) -> tuple[EnvSpec, tuple[Field,
     fields = fields if mask is None else (*fields, mask)
     if (fault := fault_of(fields, observation)) is not None:
         raise EnvError(f"{env.id}: after reset(seed=0) {fault}.")
-    source = masks.found(mask is not None, info, single, env.mask_key)
-    notes = masks.notes(source, info, declared[1], single, num_actions, env.mask_key)
+    action, source, notes = masks.masked(action, mask is not None, info, declared[1], single, env.mask_key)
     limit = env.max_episode_steps
     if limit is None and single.spec is not None:
         limit = single.spec.max_episode_steps
-    return EnvSpec(env.id, leaves, num_actions, start, bool(source), limit, source, notes), fields
+    return EnvSpec(env.id, leaves, action, limit, source, notes), fields
 
 
 def _spaces(single: gym.Env[Any, Any], env_id: str) -> tuple[Any, Any]:

@@ -1,7 +1,7 @@
 """Which actions are legal: where an environment says so, and what holds where it does not.
 
-Three conventions, the first that is found: the key ``env.mask_key`` (``action_mask``) of a Dict observation, the same
-key of ``info``, or a method ``action_masks()`` as sb3-contrib has it. What only looks like a mask is not used, and said
+Three conventions, the first that is found: the key `env.mask_key` (`action_mask`) of a Dict observation, the same
+key of `info`, or a method `action_masks()` as sb3-contrib has it. What only looks like a mask is not used, and said
 (`look_alikes`).
 
 A row in which nothing is legal becomes all True while its episode goes on: a policy must choose something, and whatever
@@ -14,11 +14,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.envs.actions import Action, DiscreteAction
 from trainer.envs.faults import Unfit
 
 LIKE = re.compile(r"mask|valid|legal|avail|allow|possible|feasible|permit|admissible", re.IGNORECASE)
@@ -29,8 +31,31 @@ LIKE_METHOD = re.compile(
 )
 
 
+def masked(
+    action: Action, observed: bool, info: Mapping[str, Any], space: Any, env: Any, key: str
+) -> tuple[Action, str, tuple[str, ...]]:
+    """The action of an environment that has just been reset, with its mask; where from; and what the user is told.
+
+    Args:
+        action: as its space declares it.
+        observed: whether the observation carries a mask.
+        info: of the reset.
+        space: of the observation.
+        env: may have a method that tells masks; None: it has none.
+        key: what a mask is called.
+
+    Returns:
+        The action; the convention that the environment follows: `observation`, `info`, `method`, or empty; and
+        where legal actions are read from, or what was not taken for a mask.
+    """
+    if not isinstance(action, DiscreteAction):
+        return action, "", ()
+    source = found(observed, info, env, key)
+    return replace(action, has_mask=bool(source)), source, notes(source, info, space, env, action, key)
+
+
 def found(observed: bool, info: Mapping[str, Any], env: Any, key: str) -> str:
-    """The convention that an environment, just reset, follows: ``observation``, ``info``, ``method``, or empty."""
+    """The convention that an environment, just reset, follows: `observation`, `info`, `method`, or empty."""
     if observed:
         return "observation"
     if key in info:
@@ -38,12 +63,14 @@ def found(observed: bool, info: Mapping[str, Any], env: Any, key: str) -> str:
     return "method" if method_of(env) is not None else ""
 
 
-def notes(source: str, info: Mapping[str, Any], space: Any, env: Any, num_actions: int, key: str) -> tuple[str, ...]:
+def notes(
+    source: str, info: Mapping[str, Any], space: Any, env: Any, action: DiscreteAction, key: str
+) -> tuple[str, ...]:
     """What the user is told: where legal actions are read from, or what was not taken for a mask."""
     if source:
         where = {"observation": f"the observation's {key}", "info": f"info[{key!r}]", "method": f"{METHOD}()"}[source]
         return (f"legal actions are read from {where}",)
-    told = look_alikes(info, num_actions) + _in_space(space, num_actions)
+    told = look_alikes(info, action) + _in_space(space, action.n)
     bare = getattr(env, "unwrapped", None)
     for name in dir(type(bare)):
         method = inspect.getattr_static(bare, name, None)
@@ -52,9 +79,11 @@ def notes(source: str, info: Mapping[str, Any], space: Any, env: Any, num_action
     return tuple(f"warning: {text}" for text in told)
 
 
-def look_alikes(info: Mapping[str, Any], num_actions: int) -> list[str]:
-    """What in ``info`` looks like a mask or a list of legal actions: a sentence of each."""
-    told = []
+def look_alikes(info: Mapping[str, Any], action: Action) -> list[str]:
+    """What in `info` looks like a mask or a list of legal actions: a sentence of each."""
+    if not isinstance(action, DiscreteAction):
+        return []
+    told, num_actions = [], action.n
     for name, value in info.items():
         named = isinstance(name, str) and LIKE.search(name) is not None
         try:
@@ -73,7 +102,7 @@ def look_alikes(info: Mapping[str, Any], num_actions: int) -> list[str]:
 
 
 def method_of(env: Any) -> Any:
-    """The environment's ``action_masks``, a wrapper's first; None where there is none."""
+    """The environment's `action_masks`, a wrapper's first; None where there is none."""
     try:
         method = env.get_wrapper_attr(METHOD)
     except AttributeError:

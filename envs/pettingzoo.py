@@ -1,8 +1,8 @@
-"""Backend ``pettingzoo``: any PettingZoo parallel environment with Discrete actions, as a world (`trainer.envs.world`).
+"""Backend `pettingzoo`: any PettingZoo parallel environment with Discrete actions, as a world (`trainer.envs.world`).
 
-Ids are modules with a ``parallel_env``: ``mpe2/simple_spread_v3``, ``sisl/pursuit_v4`` (looked for in pettingzoo),
-``magent2/environments/battle_v4``. Agents may die, join late and differ in spaces; ``possible_agents`` says who there
-may be. An agent without a legal action is given all of them: what it chooses has no effect. Modules with an ``env``
+Ids are modules with a `parallel_env`: `mpe2/simple_spread_v3`, `sisl/pursuit_v4` (looked for in pettingzoo),
+`magent2/environments/battle_v4`. Agents may die, join late and differ in spaces; `possible_agents` says who there
+may be. An agent without a legal action is given all of them: what it chooses has no effect. Modules with an `env`
 only are turn-based games, which `trainer.envs.games.turn_based` makes playable against opponents.
 """
 
@@ -19,7 +19,7 @@ from trainer.envs import life, masks
 from trainer.envs.closing import close_all
 from trainer.envs.faults import ALONE, Unfit, is_its_own, is_looked_at, of_rewards, one_line, pair_of, warn, words_of
 from trainer.envs.modules import import_modules
-from trainer.envs.spaces import Field, action_count, fields_of, mask_field
+from trainer.envs.spaces import Field, action_of, fields_of, mask_field
 from trainer.envs.spec import EnvError, EnvSpec
 from trainer.envs.world import Observation, Step
 from trainer.envs.writing import allocate, fault_of, outside, row_writer
@@ -28,7 +28,7 @@ ADVICE = "; wrap it in a module of your own, whose parallel_env or env numbers w
 
 
 class PettingZooVector:
-    """``num_envs`` parallel environments, stepped in turn.
+    """`num_envs` parallel environments, stepped in turn.
 
     Args:
         envs: they, each reset at least once.
@@ -56,7 +56,7 @@ class PettingZooVector:
         self._vector_step = 0
 
     def reset(self, seed: int | None = None) -> list[Observation]:
-        """Start every sub-environment anew, i with ``seed + i``.
+        """Start every sub-environment anew, i with `seed + i`.
 
         Raises:
             EnvError: one failed; it says which.
@@ -67,7 +67,7 @@ class PettingZooVector:
             life.beat()
         return self._observe()
 
-    def step(self, actions: list[NDArray[np.int64]]) -> list[Step]:
+    def step(self, actions: list[NDArray[Any]]) -> list[Step]:
         """One step of every sub-environment; where all agents have ended, the first of its next episode.
 
         Raises:
@@ -109,11 +109,11 @@ class PettingZooVector:
         """Close all; one that cannot be closed is a warning, for nothing is lost by it."""
         close_all(self.envs, self._id)
 
-    def _step_one(self, i: int, env: Any, actions: list[NDArray[np.int64]]) -> None:
+    def _step_one(self, i: int, env: Any, actions: list[NDArray[Any]]) -> None:
         acting = [(a, seat) for a, seat in enumerate(self._seats) if seat.present[i]]
         result: Any = None
         try:
-            chosen = {seat.name: actions[a][i] + seat.spec.action_start for a, seat in acting}
+            chosen = {seat.name: seat.spec.action.for_env(actions[a][i]) for a, seat in acting}
             result = env.step(chosen)
             if (fault := _fault_of_step(result)) is not None:
                 raise Unfit(fault)
@@ -165,7 +165,7 @@ class PettingZooVector:
 
 
 def _fault_of_step(result: Any) -> str | None:
-    """What is wrong with what a parallel environment's ``step`` gave, in words."""
+    """What is wrong with what a parallel environment's `step` gave, in words."""
     if not isinstance(result, tuple | list) or len(result) != 5 or not all(isinstance(part, dict) for part in result):
         return (
             "its step must give five dicts (observations, rewards, terminations, truncations, infos) with an entry for "
@@ -182,22 +182,21 @@ class _Seat:
     ) -> None:
         self.name, self.mask_key = name, mask_key
         space, where = env.observation_space(name), f"{env_id}, {name}"
-        num_actions, start = action_count(env.action_space(name), where, ADVICE)
+        action = action_of(env.action_space(name), where, ADVICE)
         fields: tuple[Field, ...] = fields_of(space, frame_stack, where, mask_key)
-        mask = mask_field(space, num_actions, where, mask_key)
+        mask = mask_field(space, action, where, mask_key)
         leaves = tuple(field.leaf for field in fields)
         self.fields = fields if mask is None else (*fields, mask)
         self.infos: list[dict[str, Any]] = [{} for _ in range(n)]
-        source = masks.found(mask is not None, info or {}, None, mask_key)
+        action, source, notes = masks.masked(action, mask is not None, info or {}, space, None, mask_key)
         self.mask_in_info = source == "info"
         self.no_mask: int | None = None  # sub-environment whose mask is wrong
-        notes = masks.notes(source, info or {}, space, None, num_actions, mask_key)
-        self.spec = EnvSpec(where, leaves, num_actions, start, bool(source), None, source, notes)
+        self.spec = EnvSpec(where, leaves, action, None, source, notes)
         self.observation = allocate(self.fields, n)
         self.writers = [row_writer(field, self.observation[field.leaf.name]) for field in self.fields]
-        if self.mask_in_info:
-            self.observation["action_mask"] = np.ones((n, num_actions), bool)
-        self.mask_before = np.ones((n, num_actions), bool)
+        if action.has_mask:
+            self.mask_before = np.ones((n, self.spec.num_actions), bool)
+            self.observation.setdefault("action_mask", self.mask_before.copy())
         space.seed(0)
         self.rows: list[Any] = [space.sample() for _ in range(n)]  # until it is seen for the first time
         self.present = np.zeros(n, bool)
@@ -224,7 +223,7 @@ class _Seat:
         """Rows into arrays.
 
         Raises:
-            Exception: a row or a mask is wrong; ``no_mask`` says whose mask.
+            Exception: a row or a mask is wrong; `no_mask` says whose mask.
         """
         mask = self.observation.get("action_mask")
         if mask is not None:
@@ -250,15 +249,15 @@ class _Seat:
         for field in self.fields:
             if (found := outside(field, self.observation[field.leaf.name])) is not None:
                 told.append((f"{self.name} {field.leaf.name}", f"sub-environment {found[0]}: {found[1]}"))
-        if not self.spec.has_mask:
+        if not self.spec.action.has_mask:
             for info in self.infos:
-                for like in masks.look_alikes(info, self.spec.num_actions):
+                for like in masks.look_alikes(info, self.spec.action):
                     told.append((f"{self.name} {like}", like))
         return told
 
 
 def make(env: Any, num_envs: int, render_mode: str | None = None) -> PettingZooVector:
-    """A world of ``num_envs`` parallel environments; ``env`` has the attributes of EnvConfig.
+    """A world of `num_envs` parallel environments; `env` has the attributes of EnvConfig.
 
     Raises:
         EnvError: it cannot be made or not be trained on; one sentence says why and what to do.
@@ -279,7 +278,7 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> PettingZooV
 
 
 def not_made(env: Any, error: BaseException, made: int) -> BaseException:
-    """What is raised when environments could not be made after ``made`` of them: ``error`` where it says all."""
+    """What is raised when environments could not be made after `made` of them: `error` where it says all."""
     if isinstance(error, EnvError) or not is_its_own(error):
         return error
     words = words_of(error)
@@ -288,7 +287,7 @@ def not_made(env: Any, error: BaseException, made: int) -> BaseException:
 
 
 def is_turn_based(env: Any) -> bool:
-    """Whether it is a turn-based environment: one that has no ``parallel_env``.
+    """Whether it is a turn-based environment: one that has no `parallel_env`.
 
     Raises:
         EnvError: there is no such module.
@@ -297,7 +296,7 @@ def is_turn_based(env: Any) -> bool:
 
 
 def module_of(env: Any) -> Any:
-    """The module that an id names; ``env`` has the attributes of EnvConfig.
+    """The module that an id names; `env` has the attributes of EnvConfig.
 
     Raises:
         EnvError: there is none, or none of PettingZoo's.

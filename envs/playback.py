@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from trainer.envs.actions import Action
+
 Seen = dict[str, NDArray[Any]]
 Rows = NDArray[np.int64]
 # "seen": its observation at each decision and at the end; "action" and "reward" (until the next one, of the first also
@@ -23,18 +25,19 @@ Record = dict[str, Any]
 
 
 class Playback:
-    """Records of ``num_games`` games of ``num_players`` seats.
+    """Records of `num_games` games of `num_players` seats, in which `action` is what is done.
 
     Attributes:
-        given: int64 [N], the action that was taken on what is shown now; -1 where nothing is played back, or at its
-            end.
+        given: [N, *shape], the action that was taken on what is shown now, of the dtype of `action`; its `none` where
+            nothing is played back, or at its end.
         showing: bool [N], whether what is shown is played back.
         over: bool [N], whether that is its end.
         cut: bool [N], whether that end is one by truncation.
     """
 
-    def __init__(self, num_games: int, num_players: int) -> None:
-        self.given = np.full(num_games, -1)
+    def __init__(self, num_games: int, num_players: int, action: Action) -> None:
+        self._action, self._nothing = action, action.none(1)[0]
+        self.given = action.none(num_games)
         self.showing, self.over, self.cut = (np.zeros(num_games, bool) for _ in range(3))
         self._at = np.zeros(num_games, np.int64)  # decision that is shown
         self._recorded = np.zeros((num_games, num_players), bool)  # seats that have decided
@@ -44,14 +47,14 @@ class Playback:
 
     def reset(self) -> None:
         """Forget everything."""
-        self.given[:] = -1
+        self.given[:] = self._nothing
         self.showing[:] = self.over[:] = self.cut[:] = self._recorded[:] = False
         self._due[:] = 0
         self._open.clear()
         self._closed = [[] for _ in self._closed]
 
-    def decided(self, rows: Rows, seats: Rows, seen: Seen, actions: Rows) -> None:
-        """Seats (int64 [M]) of the games ``rows`` (int64 [M]) saw ``seen`` (arrays [M, ...]) and acted."""
+    def decided(self, rows: Rows, seats: Rows, seen: Seen, actions: NDArray[Any]) -> None:
+        """Seats (int64 [M]) of the games `rows` (int64 [M]) saw `seen` (arrays [M, ...]) and acted."""
         for i, key in enumerate(zip(rows.tolist(), seats.tolist(), strict=True)):
             record = self._open.get(key)
             if record is None:
@@ -66,17 +69,17 @@ class Playback:
         self._recorded[rows, seats] = True
 
     def paid(self, rows: Rows, rewards: NDArray[np.float32]) -> None:
-        """The games ``rows``, int64 [M], have paid their seats ``rewards``, [M, P]."""
+        """The games `rows`, int64 [M], have paid their seats `rewards`, [M, P]."""
         self._due[rows] += rewards
 
     def ended(
         self, rows: Rows, observe: Callable[[Rows, Rows], Seen], truncated: NDArray[np.bool_] | None = None
     ) -> None:
-        """The games ``rows``, int64 [M], are over.
+        """The games `rows`, int64 [M], are over.
 
         Args:
             rows: which.
-            observe: ``observe(rows, seats)`` gives what seats see at the end.
+            observe: `observe(rows, seats)` gives what seats see at the end.
             truncated: of all games and seats, bool [N, P]; None: they have terminated.
         """
         for seat in np.flatnonzero(self._recorded[rows].any(0)).tolist():  # a game is observed once at a time
@@ -94,23 +97,23 @@ class Playback:
         self._recorded[rows], self._due[rows] = False, 0
 
     def begin(self, rows: Rows) -> NDArray[np.bool_]:
-        """Show the next record of each of the games ``rows``, int64 [M]; whether there is one, bool [M]."""
+        """Show the next record of each of the games `rows`, int64 [M]; whether there is one, bool [M]."""
         for row in rows[self.showing[rows]].tolist():
             self._closed[row].pop(0)
         self.showing[rows] = [bool(self._closed[row]) for row in rows.tolist()]
-        self.over[rows], self.cut[rows], self._at[rows], self.given[rows] = False, False, 0, -1
+        self.over[rows], self.cut[rows], self._at[rows], self.given[rows] = False, False, 0, self._nothing
         for row in rows[self.showing[rows]].tolist():
             self.given[row] = self._closed[row][0]["action"][0]
         return self.showing[rows]
 
     def advance(self, rows: Rows, reward: NDArray[np.float32]) -> None:
-        """Show the next decision of the games ``rows``, int64 [M], or the end; what was paid goes into ``reward``."""
+        """Show the next decision of the games `rows`, int64 [M], or the end; what was paid goes into `reward`."""
         for row in rows.tolist():
             record, at = self._closed[row][0], int(self._at[row])
             reward[row] = record["reward"][at]
             over = self.over[row] = at + 1 == len(record["action"])
             self.cut[row] = over and record["cut"]
-            self.given[row] = -1 if over else record["action"][at + 1]
+            self.given[row] = self._nothing if over else record["action"][at + 1]
         self._at[rows] += 1
 
     def show(self, observation: Seen) -> None:
@@ -141,7 +144,7 @@ class Playback:
 def _packed(record: Record) -> dict[str, Any]:
     seen = {name: torch.from_numpy(np.stack(arrays)) for name, arrays in record["seen"].items()}
     return {
-        "seen": seen, "action": torch.tensor(np.array(record["action"], np.int64)),
+        "seen": seen, "action": torch.from_numpy(np.array(record["action"])),
         "reward": torch.tensor(np.array(record["reward"], np.float32)), "cut": record["cut"],
     }  # fmt: skip
 

@@ -3,7 +3,7 @@
 A transition leads from one decision of the agent to its next one, or to the end of the game: rewards are summed over
 what the opponents do in between, so that a loser's last reward is not lost, and a game's end is terminated. What a seat
 is paid before its first decision belongs to that one's reward, so that a return is all that the game paid. The agent's
-seat goes round: sub-environment i plays its e-th episode on seat ``(i + e) % num_players``. Who sits on the other seats
+seat goes round: sub-environment i plays its e-th episode on seat `(i + e) % num_players`. Who sits on the other seats
 is drawn for each of them at the begin of each episode. Seats that the opponents say are the agent's own are played back
 as episodes of their own when the game is over (`trainer.envs.playback`).
 """
@@ -53,11 +53,11 @@ class Opponents:
         self.own = np.zeros((0, 0), bool)
 
     def reseed(self, seed: int) -> None:
-        """Draw as if made anew, for games that are reset with ``seed``."""
+        """Draw as if made anew, for games that are reset with `seed`."""
         self.generator = np.random.default_rng([*self._seed, seed])
 
     def draw(self, game: Any, rows: NDArray[np.int64]) -> None:
-        """Choose for every seat of the games ``rows``, int64 [M], whose episodes begin."""
+        """Choose for every seat of the games `rows`, int64 [M], whose episodes begin."""
         if self.kind.shape != (game.num_games, game.num_players):
             self.kind = np.zeros((game.num_games, game.num_players), np.int64)
             self.own = np.zeros(self.kind.shape, bool)
@@ -65,7 +65,7 @@ class Opponents:
         self.kind[rows] = self.generator.choice(len(chances), (len(rows), game.num_players), p=chances)
 
     def act(self, game: Any, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Actions int64 [M] of whoever is to move in the games ``rows``, int64 [M]."""
+        """Actions int64 [M] of whoever is to move in the games `rows`, int64 [M]."""
         kinds = self.kind[rows, game.to_move[rows]]
         actions = np.zeros(len(rows), np.int64)
         for kind in np.unique(kinds):
@@ -74,11 +74,11 @@ class Opponents:
         return actions
 
     def ended(self, game: Any, rows: NDArray[np.int64], seats: NDArray[np.int64]) -> None:
-        """Games ``rows`` [M] are over, in which the agent sat on ``seats``, int64 [M]; nothing is counted here."""
+        """Games `rows` [M] are over, in which the agent sat on `seats`, int64 [M]; nothing is counted here."""
 
 
 class SelfPlay:
-    """``num_games`` games of one agent against `Opponents`; see `trainer.envs.world`.
+    """`num_games` games of one agent against `Opponents`; see `trainer.envs.world`.
 
     Args:
         game: whatever has the interface of `trainer.envs.games`, already made.
@@ -99,7 +99,7 @@ class SelfPlay:
         self.present = [np.ones(n, bool)]
         self.raw_rewards = [np.zeros(n, np.float32)]
         self.seat = np.zeros(n, np.int64)
-        self._playback = Playback(n, game.num_players)
+        self._playback = Playback(n, game.num_players, game.spec.action)
         self.given = [self._playback.given]
         self._episode = np.zeros(n, np.int64)
         self._early = np.zeros(n, np.float32)  # paid before the agent's first decision, which is still to come
@@ -172,7 +172,7 @@ class SelfPlay:
             self.game.close()
 
     def _begin(self, rows: NDArray[np.int64]) -> None:
-        """Up to the agent's first decision in the games ``rows``; one that ends before it is followed by the next."""
+        """Up to the agent's first decision in the games `rows`; one that ends before it is followed by the next."""
         if not len(rows):
             return
         self.seat[rows] = (rows + self._episode[rows]) % self.game.num_players
@@ -197,7 +197,7 @@ class SelfPlay:
         self._playback.ended(rows, self.game.observe, getattr(self.game, "truncated", None))
 
     def _others_move(self, where: NDArray[np.bool_], reward: NDArray[np.float32]) -> None:
-        """Until the agent is to move or the game is over; what the agent is paid is added to ``reward``, [N]."""
+        """Until the agent is to move or the game is over; what the agent is paid is added to `reward`, [N]."""
         game = self.game
         while True:
             waiting = where & ~game.over & (game.to_move != self.seat)
@@ -227,10 +227,10 @@ class SelfPlay:
 
 
 def make(env: Any, num_envs: int, render_mode: str | None = None) -> SelfPlay:
-    """``num_envs`` games against random players; ``env`` has the attributes of EnvConfig.
+    """`num_envs` games against random players; `env` has the attributes of EnvConfig.
 
     Raises:
-        EnvError: there is no such game, its settings are impossible, or a module of ``env.import_modules``, which may
+        EnvError: there is no such game, its settings are impossible, or a module of `env.import_modules`, which may
             put games of its own into `GAMES`, cannot be imported.
     """
     if render_mode == "human":
@@ -280,7 +280,7 @@ def _make_own(env: Any, num_games: int, render_mode: str | None = None) -> Any:
         raise EnvError(f"{env.id}: env.kwargs={env.kwargs} cannot be: {error}") from error
 
 
-# How a backend makes games of the interface of `trainer.envs.games`: ``maker(env, num_games, render_mode) -> game``.
+# How a backend makes games of the interface of `trainer.envs.games`: `maker(env, num_games, render_mode) -> game`.
 GAME_MAKERS: dict[str, Callable[..., Any]] = {
     "game": _make_own, "openspiel": openspiel.make_game, "pettingzoo": turn_based.make_game,
 }  # fmt: skip

@@ -3,19 +3,19 @@
 =================  =========  ==============================================================================
 space              dtype      leaf
 =================  =========  ==============================================================================
-Box, float         float32    ``image`` (see `_image_axes`) or ``vector``
+Box, float         float32    `image` (see `_image_axes`) or `vector`
 Box, uint8, bool   unchanged  the same; uint8 bounded by 0 and 1 is kept as bool, which has the same size and
                               needs no division by 255
 Box, other ints    float32    the same
-Discrete           int64      ``discrete``, shape (1,), counted from 0 (``start`` is subtracted)
-MultiDiscrete      int64      ``discrete``, the space's shape, counted from 0
-MultiBinary        bool       ``binary``
-Dict, Tuple        -          their parts, nested to any depth, under ``observation.<key>.<index>``
+Discrete           int64      `discrete`, shape (1,), counted from 0 (`start` is subtracted)
+MultiDiscrete      int64      `discrete`, the space's shape, counted from 0
+MultiBinary        bool       `binary`
+Dict, Tuple        -          their parts, nested to any depth, under `observation.<key>.<index>`
 =================  =========  ==============================================================================
 
-A shape of () becomes (1,), so that every leaf has an axis of its own. Every name starts with ``observation``: keys
-such as ``action``, ``reward`` or ``next`` meet nothing of the trainer's. In a key, characters other than A-Z a-z 0-9
-_ . - become ``_``. The key ``action_mask`` at the top of a Dict is no leaf but says which actions are legal.
+A shape of () becomes (1,), so that every leaf has an axis of its own. Every name starts with `observation`: keys
+such as `action`, `reward` or `next` meet nothing of the trainer's. In a key, characters other than A-Z a-z 0-9
+_ . - become `_`. The key `action_mask` at the top of a Dict is no leaf but says which actions are legal.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from trainer.envs.actions import Action, BoxAction, DiscreteAction
 from trainer.envs.faults import SHIMMY
 from trainer.envs.spec import EnvError, Leaf
 
@@ -47,7 +48,7 @@ class Field:
     Args:
         leaf: what is stored.
         path: keys and indices that lead to it.
-        start: int64 array of the leaf's shape that is subtracted from a ``discrete`` leaf; None when it is 0.
+        start: int64 array of the leaf's shape that is subtracted from a `discrete` leaf; None when it is 0.
         scalar: whether the environment's own value has no axis (Discrete, or a Box of shape ()).
         space: what the environment declares of it.
     """
@@ -86,15 +87,20 @@ def fields_of(
     return tuple(found)
 
 
-def mask_field(space: spaces.Space[Any], num_actions: int, env_id: str, mask_key: str = "action_mask") -> Field | None:
-    """The field of the observation's mask, called ``action_mask``; None where the observation has none.
+def mask_field(space: spaces.Space[Any], action: Action, env_id: str, mask_key: str = "action_mask") -> Field | None:
+    """The field of the observation's mask, called `action_mask`; None where the observation has none.
 
     Raises:
-        EnvError: the mask's space is not one of 0 and 1 for each action.
+        EnvError: the mask's space is not one of 0 and 1 for each action, or actions are not numbered.
     """
     if not isinstance(space, spaces.Dict) or mask_key not in space.spaces:
         return None
-    part = space.spaces[mask_key]
+    if not isinstance(action, DiscreteAction):
+        raise EnvError(
+            f"{env_id}: the observation's {mask_key} says which of numbered actions are legal, and its actions are a "
+            "Box; leave it out, or give it another name."
+        )
+    part, num_actions = space.spaces[mask_key], action.n
     flat = isinstance(part, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete)
     if not flat or part.shape != (num_actions,):
         raise EnvError(
@@ -104,8 +110,8 @@ def mask_field(space: spaces.Space[Any], num_actions: int, env_id: str, mask_key
     return Field(Leaf("action_mask", (num_actions,), "bool", "binary"), (mask_key,), space=part)
 
 
-def action_count(space: spaces.Space[Any], env_id: str, advice: str | None = None) -> tuple[int, int]:
-    """``(num_actions, start)`` of a Discrete action space.
+def action_of(space: spaces.Space[Any], env_id: str, advice: str | None = None) -> Action:
+    """What an agent does in an action space: Discrete, or a Box of floats with finite bounds.
 
     Args:
         space: whatever it is.
@@ -113,17 +119,34 @@ def action_count(space: spaces.Space[Any], env_id: str, advice: str | None = Non
         advice: what makes another space Discrete; None: Gymnasium's wrappers.
 
     Raises:
-        EnvError: the space is not Discrete, or has more actions than a network can have outputs.
+        EnvError: the space is of no such kind, or has more actions than a network can have outputs.
     """
-    if not isinstance(space, spaces.Discrete):
-        advice = advice or _flattened(space)
-        raise EnvError(f"{env_id}: its action space {short(space)} is not supported; supported is Discrete{advice}.")
-    if space.n > MOST_CATEGORIES:
-        raise EnvError(
-            f"{env_id}: its action space has {space.n} actions, and a network one output for each, at most "
-            f"{MOST_CATEGORIES}; group them in an action wrapper."
-        )
-    return int(space.n), int(space.start)
+    if isinstance(space, spaces.Discrete):
+        if space.n > MOST_CATEGORIES:
+            raise EnvError(
+                f"{env_id}: its action space has {space.n} actions, and a network one output for each, at most "
+                f"{MOST_CATEGORIES}; group them in an action wrapper."
+            )
+        return DiscreteAction(int(space.n), int(space.start))
+    advice = advice or _flattened(space)
+    refusal = f"its action space {short(space)} is not supported; supported is Discrete{advice}"
+    if isinstance(space, spaces.Box) and space.dtype.kind == "f" and 0 not in space.shape:
+        low, high = (tuple(bound.ravel().astype(float).tolist()) for bound in (space.low, space.high))
+        if np.isfinite([low, high]).all():
+            return BoxAction(_sizes(space.shape), low, high, refusal)
+    raise EnvError(f"{env_id}: {refusal}.")
+
+
+def discrete_of(space: spaces.Space[Any], env_id: str, advice: str) -> DiscreteAction:
+    """`action_of` a space of which only Discrete will do, as in a turn-based game.
+
+    Raises:
+        EnvError: it is another one.
+    """
+    action = action_of(space, env_id, advice)
+    if not isinstance(action, DiscreteAction):
+        raise EnvError(f"{env_id}: {action.refusal}.")
+    return action
 
 
 def _flattened(space: object) -> str:
@@ -210,7 +233,7 @@ def _finite_bounds(space: spaces.Box) -> tuple[tuple[float, ...], tuple[float, .
 
 
 def _image_axes(shape: tuple[int, ...], dtype: str) -> str:
-    """``hw``, ``hwc``, ``chw``, or empty where the array is no image.
+    """`hw`, `hwc`, `chw`, or empty where the array is no image.
 
     Three axes: two equal sides are height and width; otherwise the smaller one of the first and the last axis counts
         the

@@ -5,17 +5,19 @@ from __future__ import annotations
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torchrl.data import Binary, Categorical, Composite, Unbounded
+from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
+from torchrl.data.tensor_specs import TensorSpec
 from torchrl.envs import EnvBase
 
+from trainer.envs.actions import Action, DiscreteAction
 from trainer.envs.spec import EnvSpec
 
 
 class VectorEnvironment(EnvBase):
     """Batch size [N]; observations are single frames under the leaves' names.
 
-    TorchRL's partial resets need a vector made with ``autoreset=False``; a collector with a rollout loop of its own
-    uses ``vector`` directly.
+    TorchRL's partial resets need a vector made with `autoreset=False`; a collector with a rollout loop of its own
+    uses `vector` directly.
 
     Args:
         vector: from :func:`trainer.envs.make`.
@@ -27,7 +29,7 @@ class VectorEnvironment(EnvBase):
         self.is_closed = False  # TorchRL would say so at its own first reset, and close nothing before
         self.vector, self.spec = vector, spec
         self.observation_spec = _observations(spec, n)
-        self.action_spec = Categorical(spec.num_actions, shape=(n,), dtype=torch.int64)
+        self.action_spec = _actions(spec.action, n)
         self.reward_spec = Unbounded(shape=(n, 1), dtype=torch.float32)
         flag = Categorical(2, shape=(n, 1), dtype=torch.bool)
         self.done_spec = Composite({"done": flag, "terminated": flag.clone(), "truncated": flag.clone()}, shape=(n,))
@@ -61,12 +63,21 @@ class VectorEnvironment(EnvBase):
         super().close(raise_if_closed=raise_if_closed)
 
 
+def _actions(action: Action, n: int) -> TensorSpec:
+    if isinstance(action, DiscreteAction):
+        return Categorical(action.n, shape=(n,), dtype=torch.int64)
+    low, high = (
+        torch.tensor(bound).reshape(action.shape).expand(n, *action.shape) for bound in (action.low, action.high)
+    )
+    return Bounded(low, high, shape=(n, *action.shape), dtype=torch.float32)
+
+
 def _tensors(observation: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(array.copy()) for name, array in observation.items()}
 
 
 def _observations(spec: EnvSpec, n: int) -> Composite:
     leaves = {leaf.name: Unbounded(shape=(n, *leaf.shape), dtype=getattr(torch, leaf.dtype)) for leaf in spec.leaves}
-    if spec.has_mask:
+    if spec.action.has_mask:
         leaves["action_mask"] = Binary(spec.num_actions, shape=(n, spec.num_actions), dtype=torch.bool)
     return Composite(leaves, shape=(n,))

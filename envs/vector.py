@@ -1,12 +1,12 @@
 """Sub-environments stepped one after the other inside this process: the vector for every environment without its own.
 
-The way of one step: actions -> ``env.step`` of each sub-environment -> one list of observations -> one NumPy call per
-leaf into preallocated arrays. Everything that `SyncVector.reset` and `SyncVector.step` return, and ``raw_reward``, is
+The way of one step: actions -> `env.step` of each sub-environment -> one list of observations -> one NumPy call per
+leaf into preallocated arrays. Everything that `SyncVector.reset` and `SyncVector.step` return, and `raw_reward`, is
 overwritten by the next call, always in the same arrays and the same dict: callers copy, and may keep views of them.
 
-Episodes end as in Gymnasium's ``AutoresetMode.NEXT_STEP``: the step that ends an episode returns its true final
+Episodes end as in Gymnasium's `AutoresetMode.NEXT_STEP`: the step that ends an episode returns its true final
 observation; the following step ignores that sub-environment's action, resets it and returns its first observation with
-reward 0 and both flags False. With ``autoreset=False`` the caller calls `SyncVector.reset_where` instead.
+reward 0 and both flags False. With `autoreset=False` the caller calls `SyncVector.reset_where` instead.
 
 Action masks: `trainer.envs.masks` says where they come from, and what holds where nothing is legal. A mask may be
 missing where an episode ended. Observations: `trainer.envs.writing` refuses what cannot be stored as it is.
@@ -48,14 +48,14 @@ class SyncVector:
         """Makes it.
 
         Args:
-            spec: what they show; ``spec.has_mask`` adds ``action_mask`` bool [N, num_actions] to the observation, from
-                where ``spec.mask_source`` says.
-            fields: the leaves, and ``action_mask`` too where the observation carries it.
-            build: makes one sub-environment (a ``gymnasium.Env``).
+            spec: what they show; `spec.action.has_mask` adds `action_mask` bool [N, num_actions] to the
+                observation, from where `spec.mask_source` says.
+            fields: the leaves, and `action_mask` too where the observation carries it.
+            build: makes one sub-environment (a `gymnasium.Env`).
             num_envs: N.
             autoreset: whether ended episodes are started anew by the next step.
-            clip_rewards: whether ``step`` returns the reward's sign; ``raw_reward`` float32 [N] is never clipped.
-            mask_key: what a mask in ``info`` is called.
+            clip_rewards: whether `step` returns the reward's sign; `raw_reward` float32 [N] is never clipped.
+            mask_key: what a mask in `info` is called.
 
         Raises:
             EnvError: a sub-environment could not be made; it names which one.
@@ -69,7 +69,7 @@ class SyncVector:
         self._writers = [row_writer(field, self._observation[field.leaf.name]) for field in fields]
         self._mask: NDArray[np.bool_] | None = None
         self._mask_key, self._mask_field = mask_key, [f for f in fields if f.leaf.name == "action_mask"]
-        if spec.has_mask:
+        if spec.action.has_mask:
             shape = (num_envs, spec.num_actions)
             self._mask = self._observation.setdefault("action_mask", np.ones(shape, bool))
             self._mask_before = np.ones(shape, bool)
@@ -103,7 +103,7 @@ class SyncVector:
             raise self._failure(index, "its constructor", f"{words}{alone}") from error
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Starts every sub-environment anew, i with ``seed + i``; with None from where its generator stands.
+        """Starts every sub-environment anew, i with `seed + i`; with None from where its generator stands.
 
         Raises:
             EnvError: a sub-environment failed; it names which one, its seed and its step.
@@ -126,11 +126,11 @@ class SyncVector:
         self._write_observation()
         return self._observation
 
-    def step(self, action: NDArray[np.int64]) -> Step:
+    def step(self, action: NDArray[Any]) -> Step:
         """One step of every sub-environment.
 
         Args:
-            action: int64 [N], counted from 0.
+            action: [N, *shape] of the dtype that `spec.action` says; numbers count from 0.
 
         Returns:
             (observation, reward float32 [N], terminated bool [N], truncated bool [N]); an ended episode's observation
@@ -138,10 +138,10 @@ class SyncVector:
 
         Raises:
             EnvError: a sub-environment raised, changed its observation's shape, left a discrete space, gave no finite
-                reward, or was stepped past its end with ``autoreset=False``; it names which one, its seed and its step.
+                reward, or was stepped past its end with `autoreset=False`; it names which one, its seed and its step.
         """
         # Elements stay np.int64, as action_space.sample() gives them: what environments are tested with.
-        actions = list(action + self.spec.action_start if self.spec.action_start else action)
+        actions = list(self.spec.action.for_env(action))
         rows, infos, over = self._rows, self._infos, self._over
         reward, terminated, truncated = self.raw_reward, self._terminated, self._truncated
         self._vector_step += 1
@@ -181,8 +181,8 @@ class SyncVector:
             return None
         return {"begun": list(self._begun), "own": state_of(self)}
 
-    def set_state(self, state: dict[str, Any], actions: list[NDArray[np.int64]]) -> Observation:
-        """Play up to where another one stood; ``actions[i]`` int64 [steps] are sub-environment i's since its reset.
+    def set_state(self, state: dict[str, Any], actions: list[NDArray[Any]]) -> Observation:
+        """Play up to where another one stood; `actions[i]` [steps, *shape] are sub-environment i's since its reset.
 
         Returns:
             What is observed there, [N, ...].
@@ -196,7 +196,7 @@ class SyncVector:
                 self._bare[index].np_random.bit_generator.state = begun["generator"]
             self._start(index, begun.get("seed"))
             self._begun[index] = begun
-            self._play_again(index, list(own + self.spec.action_start))
+            self._play_again(index, list(self.spec.action.for_env(own)))
         self._write_observation()
         shown = {name: array.copy() for name, array in self._observation.items()}
         set_state(self, state["own"])
@@ -306,7 +306,7 @@ class SyncVector:
                 raise self._failure(
                     index, "step", f"info[{self._mask_key!r}] came with a step and not with reset: give it with both"
                 )
-            for like in masks.look_alikes(info or {}, self.spec.num_actions):
+            for like in masks.look_alikes(info or {}, self.spec.action):
                 self._warn(like, like)
 
     def _warn(self, key: str, text: str) -> None:

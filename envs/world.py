@@ -1,22 +1,22 @@
 """Worlds: vector environments of one agent or several, as the trainer sees them.
 
-A world has ``agents`` (names), ``specs`` (an `EnvSpec` for each), ``num_envs``, ``reset(seed) -> observations``,
-``step(actions) -> steps``, ``present``, ``raw_rewards``, ``render()`` and ``close()``. Observations, actions (int64
-[num_envs]) and steps are lists with an entry for each agent; an entry is what a vector of that agent alone would give
-(`trainer.envs.make`): a step is ``(observation, reward, terminated, truncated)``.
+A world has `agents` (names), `specs` (an `EnvSpec` for each), `num_envs`, `reset(seed) -> observations`,
+`step(actions) -> steps`, `present`, `raw_rewards`, `render()` and `close()`. Observations, actions
+([num_envs, *shape], as `spec.action` says) and steps are lists with an entry for each agent; an entry is what a
+vector of that agent alone would give (`trainer.envs.make`): a step is `(observation, reward, terminated, truncated)`.
 
-``present[a]`` bool [num_envs]: whether agent a acts on the observation that was given last. It does not where its
+`present[a]` bool [num_envs]: whether agent a acts on the observation that was given last. It does not where its
 episode has just ended (the observation is its final one), nor where it died or has not joined; its action there has no
-effect.
-When all agents of a sub-environment have ended, the next step starts its next episode, whatever the actions.
+effect. When all agents of a sub-environment have ended, the next step starts its next episode, whatever the actions.
 
-A world may have ``given``, a list of int64 [num_envs] like ``present``: actions that are taken whatever the agents
-choose, -1 where they do choose (`trainer.envs.selfplay`). An episode of such actions is not one that the agent played.
+A world may have `given`, a list of actions [num_envs, *shape] like `present`: those that are taken whatever the
+agents choose, and `spec.action.none` where they do choose (`trainer.envs.selfplay`). An episode of such actions is
+not one that the agent played.
 
-A world whose ``state()`` is not None can go on elsewhere: ``set_state(state, actions)`` puts another one of the same
-making, which was reset, where it stood, and returns what is observed there. ``actions[a][i]``, int64 [steps], are agent
-a's in sub-environment i's running episode, by which environments that cannot tell their state are played up to it; it
-raises ValueError where that led somewhere else.
+A world whose `state()` is not None can go on elsewhere: `set_state(state, actions)` puts another one of the same
+making, which was reset, where it stood, and returns what is observed there. `actions[a][i]`, [steps, *shape], are
+agent a's in sub-environment i's running episode, by which environments that cannot tell their state are played up to
+it; it raises ValueError where that led somewhere else.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Solo:
         self.present[0][:] = True
         return [self._vector.reset(seed)]
 
-    def step(self, actions: list[NDArray[np.int64]]) -> list[Step]:
+    def step(self, actions: list[NDArray[Any]]) -> list[Step]:
         """One step of every sub-environment."""
         step: Step = self._vector.step(actions[0])
         np.logical_or(step[2], step[3], out=self.present[0])
@@ -72,7 +72,7 @@ class Solo:
         vector = self._vector.state() if hasattr(self._vector, "state") else None
         return None if vector is None else {"vector": vector, "present": torch.from_numpy(self.present[0].copy())}
 
-    def set_state(self, state: dict[str, Any], actions: list[list[NDArray[np.int64]]]) -> list[Observation]:
+    def set_state(self, state: dict[str, Any], actions: list[list[NDArray[Any]]]) -> list[Observation]:
         """Stand where another one stood; see the file's head."""
         self.present[0][:] = state["present"].numpy()
         return [self._vector.set_state(state["vector"], actions[0])]

@@ -12,7 +12,7 @@ from trainer.acting.exploration import EpsilonGreedy, apex_ladder, linear_epsilo
 from trainer.acting.policies import greedy_policy
 from trainer.acting.stacks import FrameStacks
 from trainer.config.sections import AlgorithmConfig, CollectorConfig
-from trainer.envs import EnvSpec, Leaf
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.networks.q_network import QNetwork
 
 STACKED = EnvSpec(
@@ -21,7 +21,7 @@ STACKED = EnvSpec(
         Leaf("observation.frame", (2, 2), "uint8", "image", "hw", stack=3),
         Leaf("observation.speed", (2,), "float32", "vector"),
     ),
-    num_actions=4,
+    DiscreteAction(4),
 )
 
 
@@ -70,7 +70,7 @@ def test_a_recorded_policy_acts_as_the_network_and_follows_new_weights():
     rng = np.random.default_rng(1)
     seen = [rng.integers(0, 256, (64, 3, 4, 4), dtype=np.uint8), rng.random((64, 2), np.float32)]
     leaves = (Leaf("a", (4, 4), "uint8", "image", "hw", stack=3), Leaf("b", (2,), "float32", "vector"))
-    network = QNetwork(EnvSpec("test", leaves, 4), AlgorithmConfig(hidden_sizes=[16, 16]))
+    network = QNetwork(EnvSpec("test", leaves, DiscreteAction(4)), AlgorithmConfig(hidden_sizes=[16, 16]))
     policy, taken = greedy_policy(network, seen, None), []
     with torch.inference_mode():
         for _ in range(3):
@@ -85,7 +85,7 @@ def test_a_recorded_policy_acts_as_the_network_and_follows_new_weights():
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.5, 1.0])
 def test_exploration_is_as_frequent_as_epsilon_says_and_uniform_over_legal_actions(epsilon, masked):
     n, actions, steps = 16, 5, 3_000
-    rng, explorer = np.random.default_rng(2), EpsilonGreedy(n, actions, seed=[7, 3])
+    rng, explorer = np.random.default_rng(2), EpsilonGreedy(n, DiscreteAction(actions), seed=[7, 3])
     mask = random_mask(rng, n, actions) if masked else np.ones((n, actions), bool)
     best = mask.argmax(1)
     counts = np.zeros((n, actions))
@@ -102,7 +102,7 @@ def test_exploration_is_as_frequent_as_epsilon_says_and_uniform_over_legal_actio
 
 def test_exploration_never_takes_an_illegal_action():
     n, actions = 32, 6
-    rng, explorer = np.random.default_rng(3), EpsilonGreedy(n, actions, seed=0)
+    rng, explorer = np.random.default_rng(3), EpsilonGreedy(n, DiscreteAction(actions), seed=0)
     for _ in range(2_000):
         mask = random_mask(rng, n, actions)
         action = explorer(mask.argmax(1), rng.random(n), mask)
@@ -110,7 +110,7 @@ def test_exploration_never_takes_an_illegal_action():
 
 
 def test_every_environment_has_its_own_epsilon():
-    explorer, steps = EpsilonGreedy(3, 2, seed=1), 4_000
+    explorer, steps = EpsilonGreedy(3, DiscreteAction(2), seed=1), 4_000
     epsilon, other = np.array([0.0, 0.4, 1.0]), np.zeros(3)
     for _ in range(steps):
         other += explorer(np.zeros(3, np.int64), epsilon, None)
@@ -121,7 +121,7 @@ def test_every_environment_has_its_own_epsilon():
 def test_exploration_is_the_same_from_the_same_seed():
     runs = []
     for seed in ([1, 0], [1, 0], [1, 1]):
-        explorer = EpsilonGreedy(8, 4, seed)
+        explorer = EpsilonGreedy(8, DiscreteAction(4), seed)
         runs.append([explorer(np.zeros(8, np.int64), 0.5, None).tolist() for _ in range(300)])
     assert runs[0] == runs[1] and runs[0] != runs[2]
 

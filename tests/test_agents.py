@@ -25,7 +25,7 @@ from trainer.algorithms import ALGORITHMS
 from trainer.config.overrides import own_config
 from trainer.config.schedules import SCHEDULES
 from trainer.config.sections import AlgorithmConfig, Config, ConfigError, LearnerConfig
-from trainer.envs import EnvSpec, Leaf
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.envs.counting import AGENT_STREAMS, expected_reward
 from trainer.host.seeds import SEEDS_PER_RUN
 from trainer.learning.stacking import Stack
@@ -39,7 +39,7 @@ from trainer.training.system import System, use_fork_server
 from trainer.training.train import train
 
 COUNTING = {"id": "Counting", "backend": "counting_agents", "kwargs": {"num_agents": 3, "max_length": 9}}
-VECTOR = EnvSpec("vector", (Leaf("observation", (6,), "float32", "vector"),), num_actions=3)
+VECTOR = EnvSpec("vector", (Leaf("observation", (6,), "float32", "vector"),), DiscreteAction(3))
 CPU = torch.device("cpu")
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from trainer.algorithms import ALGORITHMS
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
-from trainer.envs import EnvSpec, Leaf
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.update import Updater
 from trainer.memory.boards import EPISODES_KEPT, ERROR_BYTES, RUN, STOP, AgentBoard, ControlBoard
 from trainer.memory.fields import allocate, fields_of, float32_tensor, int64, shared_fields
@@ -142,7 +142,7 @@ def publish(board: WeightsBoard, weights: TensorDict) -> None:
 
 
 def read_forever(reader: WeightsReader, command: Tensor, stats: Tensor) -> None:
-    """A reader's process: counts into ``stats`` what it sees until ``command`` is not 0."""
+    """A reader's process: counts into `stats` what it sees until `command` is not 0."""
     torch.set_num_threads(1)
     flat, count, before = torch.empty(NUMEL), stats.numpy(), 0
     while command[0] == 0:
@@ -244,7 +244,7 @@ def several_encoders() -> EnvSpec:
         Leaf("observation.cell", (2,), "int64", "discrete", nvec=(3, 4)),
         Leaf("observation.image", (8, 8, 3), "uint8", "image", "hwc", stack=2),
     ]
-    return EnvSpec("test", (*vectors, *others), num_actions=3)
+    return EnvSpec("test", (*vectors, *others), DiscreteAction(3))
 
 
 def some_observation(spec: EnvSpec, rows: int) -> list[Tensor]:

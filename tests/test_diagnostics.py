@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from trainer.algorithms import ALGORITHMS, Algorithm
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
-from trainer.envs import EnvSpec, Leaf
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.diagnostics import diagnose
 
-TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), num_actions=2)
-MASKED = EnvSpec("toy", TOY.leaves, num_actions=2, has_mask=True)
+TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), DiscreteAction(2))
+MASKED = EnvSpec("toy", TOY.leaves, DiscreteAction(2, has_mask=True))
 HEAD = ("module", "0", "module", "head", "layers")
 SEEN = torch.tensor([[1.0, 2], [3, 1], [5, 0], [0, 4]])
 
@@ -122,7 +122,7 @@ def test_both_heads_of_a_dueling_network_count():
 
 def test_a_channel_of_a_convolution_is_one_unit():
     """Of 16 channels, 4 have a bias of -1 and 12 one of 1, with weights of 0; the hidden units are awake: 4 of 18."""
-    spec = EnvSpec("image", (Leaf("observation", (6, 6), "uint8", "image", "hw"),), num_actions=2)
+    spec = EnvSpec("image", (Leaf("observation", (6, 6), "uint8", "image", "hw"),), DiscreteAction(2))
     algorithm = ALGORITHMS["dqn"](AlgorithmConfig(hidden_sizes=[2]), LearnerConfig(), spec)
     convolution = algorithm.network.encoders[0].convolutions[0]
     convolution.weight.data.zero_()

@@ -1,6 +1,6 @@
 """The learner against a plain PyTorch loop, in every way of running it; what must never happen to the weights.
 
-The plain loop is TorchRL's loss, ``torch.optim.Adam(fused=True)``, ``clip_grad_norm_`` and a copy to the target. It is
+The plain loop is TorchRL's loss, `torch.optim.Adam(fused=True)`, `clip_grad_norm_` and a copy to the target. It is
 equalled bit for bit: the learner's rate is a float32 tensor, so the loop gets the same rounded number.
 """
 
@@ -23,14 +23,14 @@ from torchrl.objectives import DQNLoss, HardUpdate, SoftUpdate
 from trainer.algorithms import ALGORITHMS, Algorithm
 from trainer.algorithms.dqn import td_error
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
-from trainer.envs import EnvSpec, Leaf
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.host.resources import prepare_process
 from trainer.learning.update import NotFinite, Updater, feed, linear, parameter_groups
 from trainer.replay.streams import Batch, StreamLayout, StreamReplay, StreamSampler, open_storage, to_tensordict
 from trainer.run_folder import checkpoint
 
 CPU = torch.device("cpu")
-VECTOR = EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), num_actions=3)
+VECTOR = EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), DiscreteAction(3))
 MIXED = EnvSpec(
     "mixed",
     (
@@ -38,17 +38,16 @@ MIXED = EnvSpec(
         Leaf("observation.a", (2,), "int64", "discrete", nvec=(3, 4)),
         Leaf("observation.c", (5,), "bool", "binary"),
     ),
-    num_actions=4,
-    has_mask=True,
+    DiscreteAction(4, has_mask=True),
 )
-IMAGE = EnvSpec("image", (Leaf("observation", (36, 40), "uint8", "image", "hw", stack=4),), num_actions=4)
+IMAGE = EnvSpec("image", (Leaf("observation", (36, 40), "uint8", "image", "hw", stack=4),), DiscreteAction(4))
 SMALL_IMAGE = EnvSpec(
     "small",
     (
         Leaf("observation.image", (10, 10, 3), "uint8", "image", "hwc"),
         Leaf("observation.speed", (2,), "float32", "vector"),
     ),
-    num_actions=4,
+    DiscreteAction(4),
 )
 BASE = AlgorithmConfig(hidden_sizes=[24, 16], gamma=0.95, target_update_every_updates=7)
 RATE = 2e-3
@@ -90,7 +89,7 @@ def batches(spec: EnvSpec, size: int, n_step: int = 1, seed: int = 0) -> Iterato
     while True:
         action = rng.integers(0, spec.num_actions, size)
         batch: dict[Any, np.ndarray] = {"action": action}
-        if spec.has_mask:
+        if spec.action.has_mask:
             batch["action_mask"], batch["next", "action_mask"] = mask(action), mask(rng.permutation(action))
         for one in spec.leaves:
             batch[one.name], batch["next", one.name] = leaf(one), leaf(one)
@@ -222,7 +221,7 @@ class Transposed(nn.Module):
 
 @pytest.mark.parametrize("execution", ["eager", "trace"])
 def test_a_gradient_that_lies_otherwise_than_its_parameter_is_applied_to_the_right_elements(execution):
-    """The fused optimiser walks through memory, and only ``backward`` brings gradients into their parameters' order."""
+    """The fused optimiser walks through memory, and only `backward` brings gradients into their parameters' order."""
     torch.manual_seed(0)
     algorithms = []
     network = Transposed()
@@ -272,9 +271,9 @@ def test_hard_updates_come_after_every_kth_update():
 
 
 def test_torchrls_hard_update_copies_one_step_later_than_its_interval_says():
-    """Its counter is compared before it is raised: ``value_network_update_interval=k`` copies every k + 1 steps.
+    """Its counter is compared before it is raised: `value_network_update_interval=k` copies every k + 1 steps.
 
-    So settings taken over from TorchRL's recipes correspond to ``target_update_every_updates=k + 1`` here.
+    So settings taken over from TorchRL's recipes correspond to `target_update_every_updates=k + 1` here.
     """
     loss = make_algorithm(VECTOR, BASE, LEARNER).loss
     updater, copied = HardUpdate(loss, value_network_update_interval=4), []

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from trainer.config.sections import AlgorithmConfig
-from trainer.envs import EnvSpec, Leaf
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.networks.q_network import ACTIVATIONS, Flatten, OneHot, QNetwork, dense, parameter_count
 
 
 def spec(*leaves: Leaf, num_actions: int = 3) -> EnvSpec:
-    return EnvSpec("test", leaves, num_actions)
+    return EnvSpec("test", leaves, DiscreteAction(num_actions))
 
 
 NO_NOISE: Iterator[torch.Tensor] = iter(())

@@ -11,10 +11,10 @@ from torchrl.envs import ExplorationType, set_exploration_type
 from torchrl.modules import NoisyLinear as TorchRLNoisyLinear
 
 from trainer.config.sections import AlgorithmConfig
-from trainer.envs import EnvSpec, Leaf
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.networks.q_network import NoisyLinear, QNetwork
 
-SPEC = EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), num_actions=3)
+SPEC = EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), DiscreteAction(3))
 
 
 def factor(noise: Tensor) -> Tensor:

@@ -14,11 +14,11 @@ from torchrl.data.replay_buffers import samplers as torchrl_samplers
 from tests.test_replay import GAMMA, Streams, make_streams
 from trainer.algorithms.targets import first_priority
 from trainer.config.sections import AlgorithmConfig
-from trainer.envs import EnvSpec, Leaf
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.replay.priorities import FANOUT, PrioritizedStreamSampler, PriorityTree
 from trainer.replay.streams import StreamReplay, StreamSampler, open_storage, row_bytes, row_spec, worker_rows
 
-STACKED = EnvSpec("test", (Leaf("observation", (2,), "float32", "vector", stack=3),), num_actions=4)
+STACKED = EnvSpec("test", (Leaf("observation", (2,), "float32", "vector", stack=3),), DiscreteAction(4))
 
 
 def prioritized(
@@ -158,7 +158,7 @@ def test_an_example_out_of_rows_that_are_not_written_yet_has_weights_of_one(tmp_
 
 
 def test_weights_follow_the_formula(tmp_path: Path) -> None:
-    """``(N P) ** -beta`` over its maximum in the batch (Schaul et al. 2016, 3.4); N and P of every transition."""
+    """`(N P) ** -beta` over its maximum in the batch (Schaul et al. 2016, 3.4); N and P of every transition."""
     written = make_streams(tmp_path)
     written.write(0, 30, np.random.default_rng(0))
     written.write(1, 30, np.random.default_rng(1))
@@ -252,7 +252,7 @@ def test_priorities_of_a_batch_count_from_the_next_gathering_on(tmp_path: Path) 
 
 
 def test_a_collectors_own_error_is_the_first_priority(tmp_path: Path) -> None:
-    """Against ``|R + gamma^m (1 - terminated) max Q(s') - Q(s, a)|``, summed up step by step over the history."""
+    """Against `|R + gamma^m (1 - terminated) max Q(s') - Q(s, a)|`, summed up step by step over the history."""
     written = make_streams(tmp_path)
     written.storage = open_storage(written.spec, written.streams, tmp_path / "values", with_values=True)
     rng, values = np.random.default_rng(4), {}

@@ -16,7 +16,7 @@ import torch
 
 from trainer.algorithms import ALGORITHMS
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
-from trainer.envs import EnvSpec, Leaf
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.replay.streams import (
     StreamLayout,
     StreamReplay,
@@ -29,7 +29,7 @@ from trainer.replay.streams import (
 )
 
 GAMMA = 0.9
-VECTOR = EnvSpec("test", (Leaf("observation", (3,), "float32", "vector"),), num_actions=4)
+VECTOR = EnvSpec("test", (Leaf("observation", (3,), "float32", "vector"),), DiscreteAction(4))
 EVERYTHING = EnvSpec(
     "test",
     (
@@ -38,15 +38,14 @@ EVERYTHING = EnvSpec(
         Leaf("observation.cell", (1,), "int64", "discrete", nvec=(9,)),
         Leaf("observation.bits", (3,), "bool", "binary"),
     ),
-    num_actions=4,
-    has_mask=True,
+    DiscreteAction(4, has_mask=True),
 )
-ATARI = EnvSpec("test", (Leaf("observation", (84, 84), "uint8", "image", "hw", stack=4),), num_actions=18)
+ATARI = EnvSpec("test", (Leaf("observation", (84, 84), "uint8", "image", "hw", stack=4),), DiscreteAction(18))
 
 
 @dataclass
 class Streams:
-    """A replay, and every row that was ever written into it: ``history[stream][time]``."""
+    """A replay, and every row that was ever written into it: `history[stream][time]`."""
 
     spec: EnvSpec
     streams: StreamLayout
@@ -59,7 +58,7 @@ class Streams:
         return StreamReplay(self.spec, self.storage, sampler, GAMMA, n_step, batch_size)
 
     def write(self, worker: int, steps: int, rng: np.random.Generator, end: float = 0.15) -> None:
-        """Vector steps of one worker, with random numbers in every column; an episode ends with probability ``end``."""
+        """Vector steps of one worker, with random numbers in every column; an episode ends with probability `end`."""
         rows, own = worker_rows(self.storage, self.streams, worker), self.streams.streams_of(worker)
         for _ in range(steps):
             for env, history in enumerate(self.history[own]):
@@ -133,7 +132,7 @@ def expected_transition(history: list[dict[str, Any]], time: int, n_step: int, s
     for leaf in spec.leaves:
         expected[leaf.name] = stacked(history, time, leaf)
         expected["next", leaf.name] = stacked(history, time + steps, leaf)
-    if spec.has_mask:
+    if spec.action.has_mask:
         expected["action_mask"] = history[time]["action_mask"]
         expected["next", "action_mask"] = following["action_mask"]
     return expected

@@ -20,7 +20,7 @@ import torch
 from tests.test_resume import differences, go_on, newest, rows_of, stop_at
 from trainer.algorithms import ALGORITHMS
 from trainer.config.sections import AlgorithmConfig, Config, ConfigError, LearnerConfig
-from trainer.envs import EnvSpec, Leaf
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.update import Updater
 from trainer.shared_gradient.shared import APPLIED, OVERLAPPED, SharedAgent
 from trainer.training.system import System
@@ -124,7 +124,7 @@ def test_a_round_that_is_given_its_updates_makes_no_more(
 
 def make_learner() -> Updater:
     """The same in every process: one that is handed to another process would share its weights with it."""
-    spec = EnvSpec("Made", (Leaf("observation", (4,), "float32", "vector"),), 2)
+    spec = EnvSpec("Made", (Leaf("observation", (4,), "float32", "vector"),), DiscreteAction(2))
     torch.manual_seed(0)
     config = LearnerConfig(batch_size=8, learning_rate=0.01)
     algorithm = ALGORITHMS["dqn"](AlgorithmConfig(hidden_sizes=[8]), config, spec)

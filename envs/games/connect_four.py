@@ -2,7 +2,7 @@
 
 Two players by turns drop a piece into one of 7 columns of 6 cells, seat 0 first; four in a row, column or diagonal win,
 a full board is a draw. Actions are columns. The winner gets 1, the loser -1, a draw pays 0. The observation is bool
-[2, 6, 7]: the seat's own pieces, then the opponent's, the top row first; with the encoding ``threats`` bool [5, 6, 7]:
+[2, 6, 7]: the seat's own pieces, then the opponent's, the top row first; with the encoding `threats` bool [5, 6, 7]:
 also the empty cells where a piece would complete four of the seat's own, those of the opponent's, and the cells where
 the next piece of each column comes to lie.
 
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.envs.actions import DiscreteAction
 from trainer.envs.games import board_picture
 from trainer.envs.games.rows import Rows, choice, chosen, look, require, to_advance
 from trainer.envs.spec import EnvSpec, Leaf
@@ -37,7 +38,7 @@ _BITS = _BOTTOM << (ROWS - 1 - np.arange(ROWS))[:, None]
 
 
 class ConnectFour:
-    """``num_games`` games; the arrays and methods are those of `trainer.envs.games`.
+    """`num_games` games; the arrays and methods are those of `trainer.envs.games`.
 
     Attributes:
         num_actions: 7, the columns from left to right.
@@ -45,7 +46,7 @@ class ConnectFour:
     """
 
     def __init__(self, num_games: int, num_players: int = 2, encoding: str = "pieces") -> None:
-        """Makes them, as they are after ``reset(0)``.
+        """Makes them, as they are after `reset(0)`.
 
         Args:
             num_games: how many.
@@ -61,7 +62,10 @@ class ConnectFour:
         n, shape = num_games, (PLANES[encoding], ROWS, COLUMNS)
         self.num_games, self.num_players, self.num_actions = n, 2, COLUMNS
         self.spec = EnvSpec(
-            NAME, (Leaf("observation", shape, "bool", "binary"),), COLUMNS, has_mask=True, max_episode_steps=CELLS
+            NAME,
+            (Leaf("observation", shape, "bool", "binary"),),
+            DiscreteAction(COLUMNS, has_mask=True),
+            max_episode_steps=CELLS,
         )
         self.to_move = np.zeros(n, np.int64)
         self.action_mask = np.ones((n, COLUMNS), bool)

@@ -4,7 +4,7 @@ Rules. Every player has four tokens in base and brings them around the track of 
 all four there has won. Coordinates are a player's own: -1 base, 0 start, 0 .. 50 loop, 51 .. 55 home column, 56 goal.
 
 - A throw: one die; after a six another, up to three; three sixes are void. The dice may be played in any order: an
-  action is ``4 * slot + token``, a slot being one of the first three pending dice. When none of these three can be
+  action is `4 * slot + token`, a slot being one of the first three pending dice. When none of these three can be
   played but a later one can, they go behind the others.
 - A token leaves base (to 0) by a six only, and nothing moves past 56.
 - Landing on a square with opponents' tokens sends all of them to base (there are no blocks), unless the square is
@@ -15,8 +15,8 @@ all four there has won. Coordinates are a player's own: -1 base, 0 start, 0 .. 5
 - Without a legal move for any of the dice left these are lost, and the turn passes to the next seat, who throws. Seat 0
   throws first.
 
-Rewards: ``sparse``: the winner gets 1, every other player -1. ``dense``: every event pays when it happens, whoever's
-move it was (`ludo_rewards.DENSE`): the last move pays for the goal as well as for the win. ``progress``: as ``sparse``,
+Rewards: `sparse`: the winner gets 1, every other player -1. `dense`: every event pays when it happens, whoever's
+move it was (`ludo_rewards.DENSE`): the last move pays for the goal as well as for the win. `progress`: as `sparse`,
 and every decision pays by how much it changes a seat's lead, 0 when all is over, so that an undiscounted game still
 pays 1 or -1 and the best player stays the best (Ng, Harada and Russell 1999, shaping by a potential).
 
@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from trainer.envs.actions import DiscreteAction
 from trainer.envs.games import ludo_encodings, ludo_picture, ludo_rewards, ludo_track
 from trainer.envs.games.ludo_rewards import BEHIND, DENSE, REWARDS
 from trainer.envs.games.ludo_track import BASE, FACES, GOAL, NUM_SLOTS, NUM_TOKENS
@@ -71,7 +72,7 @@ _PAIR_LEGAL = np.concatenate(
 
 
 class Ludo:
-    """``num_games`` games; the arrays and methods are those of `trainer.envs.games`.
+    """`num_games` games; the arrays and methods are those of `trainer.envs.games`.
 
     Attributes:
         num_actions: 12: 4 * slot + token.
@@ -82,7 +83,7 @@ class Ludo:
         self, num_games: int, num_players: int = 2, reward: str = "sparse", encoding: str = "handcrafted",
         sort_tokens: bool = False,
     ) -> None:  # fmt: skip
-        """Makes them, as they are after ``reset(0)``.
+        """Makes them, as they are after `reset(0)`.
 
         Args:
             num_games: how many.
@@ -105,7 +106,7 @@ class Ludo:
         self._encoder = ludo_encodings.ENCODINGS[encoding](num_players)
         kind = "binary" if self._encoder.dtype == "bool" else "vector"
         leaf = Leaf("observation", (self._encoder.size,), self._encoder.dtype, kind)
-        self.spec = EnvSpec(NAME, (leaf,), self.num_actions, has_mask=True)
+        self.spec = EnvSpec(NAME, (leaf,), DiscreteAction(self.num_actions, has_mask=True))
         self._dense, self._progress = reward == "dense", reward == "progress"
         self._open = ludo_track.open_crossings(num_players)
         self._shaping = ludo_rewards.of_moves(num_players)
@@ -211,7 +212,7 @@ class Ludo:
     def position(
         self, rows: Rows, seats: NDArray[np.int64], deciding: NDArray[np.bool_] | None = None
     ) -> ludo_encodings.Position:
-        """What encodings and players are computed from; dice are shown to seats that are ``deciding`` (by default all).
+        """What encodings and players are computed from; dice are shown to seats that are `deciding` (by default all).
 
         Args:
             rows: int64 [M].

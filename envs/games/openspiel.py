@@ -1,7 +1,7 @@
 """OpenSpiel's games, a batch of them, behind the interface of `trainer.envs.games`.
 
 Any game of OpenSpiel's that is played by turns by two players or more. Chance is drawn inside. Rewards are what a move
-adds to the players' returns; ``winner`` is the seat with the largest return, if there is only one. The observation is
+adds to the players' returns; `winner` is the seat with the largest return, if there is only one. The observation is
 float32 [size of the game's tensor + P]: the information state's tensor where the game has one, else the observation's,
 then the seat, one-hot, as one network plays every seat and few tensors tell who looks.
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.envs import life
+from trainer.envs.actions import DiscreteAction
 from trainer.envs.games import text_picture
 from trainer.envs.games.rows import Rows, choice, chosen, look, require, to_advance
 from trainer.envs.modules import import_modules
@@ -28,20 +29,20 @@ SIMULATIONS, UCT_C = 50, 2.0  # of `mcts_player`
 
 
 class OpenSpielGames:
-    """``num_games`` games of one kind; the arrays and methods are those of `trainer.envs.games`.
+    """`num_games` games of one kind; the arrays and methods are those of `trainer.envs.games`.
 
     Attributes:
-        game: OpenSpiel's, of which the ``states`` are.
+        game: OpenSpiel's, of which the `states` are.
         states: OpenSpiel's, one for each game, at a player's decision or at the end.
         text: of games in which nothing is hidden only.
     """
 
     def __init__(self, num_games: int, game_id: str, observation: str | None = None, **parameters: Any) -> None:
-        """Makes them, as they are after ``reset(0)``.
+        """Makes them, as they are after `reset(0)`.
 
         Args:
             num_games: how many.
-            game_id: OpenSpiel's name, with parameters in brackets or not: ``breakthrough(rows=6,columns=6)``.
+            game_id: OpenSpiel's name, with parameters in brackets or not: `breakthrough(rows=6,columns=6)`.
             observation: which tensor is seen, one of `TENSORS`; None: the first that the game has.
             parameters: the game's, beside those in brackets.
 
@@ -54,8 +55,8 @@ class OpenSpielGames:
         n, p = num_games, self.game.num_players()
         self.num_games, self.num_players, self.num_actions = n, p, self.game.num_distinct_actions()
         self.spec = EnvSpec(
-            game_id, (Leaf("observation", (size + p,), "float32", "vector"),), self.num_actions, has_mask=True,
-            max_episode_steps=self.game.max_game_length(),
+            game_id, (Leaf("observation", (size + p,), "float32", "vector"),),
+            DiscreteAction(self.num_actions, has_mask=True), max_episode_steps=self.game.max_game_length(),
         )  # fmt: skip
         self.to_move = np.zeros(n, np.int64)
         self.action_mask = np.ones((n, self.num_actions), bool)
@@ -73,7 +74,7 @@ class OpenSpielGames:
         self.reset(0)
 
     def reset(self, seed: int | None = None) -> None:
-        """Starts every game, its chances drawn by ``seed`` + its index."""
+        """Starts every game, its chances drawn by `seed` + its index."""
         if seed is not None:
             self._generators = [np.random.default_rng(seed + i) for i in range(self.num_games)]
         self.reset_where(np.ones(self.num_games, bool))
@@ -209,7 +210,7 @@ def load(game_id: str, parameters: dict[str, Any]) -> Any:
 
 
 def mcts_player(game: OpenSpielGames, generator: np.random.Generator, rows: Rows | None = None) -> NDArray[np.int64]:
-    """OpenSpiel's Monte Carlo tree search of 50 simulations a move, each with one random rollout, and ``uct_c`` 2.
+    """OpenSpiel's Monte Carlo tree search of 50 simulations a move, each with one random rollout, and `uct_c` 2.
 
     It searches from the true state, and so is fair in games of perfect information only.
     """
@@ -223,7 +224,7 @@ def mcts_player(game: OpenSpielGames, generator: np.random.Generator, rows: Rows
 
 
 def mcts_bot(game: Any, seed: int, simulations: int = SIMULATIONS) -> Any:
-    """OpenSpiel's search for a game of its own, which backs up what is proven; ``bot.step(state)`` is an action."""
+    """OpenSpiel's search for a game of its own, which backs up what is proven; `bot.step(state)` is an action."""
     pyspiel = _pyspiel()
     evaluator = pyspiel.RandomRolloutEvaluator(1, seed)
     return pyspiel.MCTSBot(game, evaluator, UCT_C, simulations, 16, True, seed, False)
@@ -246,9 +247,9 @@ def scripted(env: Any) -> Any:
 
 
 def make_game(env: Any, num_games: int, render_mode: str | None = None) -> OpenSpielGames:
-    """Backend ``openspiel``: a batch of games; ``env`` has the attributes of EnvConfig.
+    """Backend `openspiel`: a batch of games; `env` has the attributes of EnvConfig.
 
-    Games written in Python are there once ``env.import_modules`` names open_spiel.python.games.
+    Games written in Python are there once `env.import_modules` names open_spiel.python.games.
 
     Raises:
         EnvError: as of the class.

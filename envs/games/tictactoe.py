@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.envs.actions import DiscreteAction
 from trainer.envs.games import board_picture
 from trainer.envs.games.rows import Rows, choice, chosen, look, require, to_advance
 from trainer.envs.spec import EnvSpec, Leaf
@@ -36,7 +37,7 @@ _TERNARY = _BOARDS @ _POWERS
 
 
 class TicTacToe:
-    """``num_games`` games; the arrays and methods are those of `trainer.envs.games`.
+    """`num_games` games; the arrays and methods are those of `trainer.envs.games`.
 
     Attributes:
         num_actions: 9, the cells in row-major order.
@@ -44,7 +45,7 @@ class TicTacToe:
     """
 
     def __init__(self, num_games: int, num_players: int = 2) -> None:
-        """Makes them, as they are after ``reset(0)``.
+        """Makes them, as they are after `reset(0)`.
 
         Args:
             num_games: how many.
@@ -58,7 +59,10 @@ class TicTacToe:
         n = num_games
         self.num_games, self.num_players, self.num_actions = n, 2, CELLS
         self.spec = EnvSpec(
-            NAME, (Leaf("observation", (2, 3, 3), "bool", "binary"),), CELLS, has_mask=True, max_episode_steps=CELLS
+            NAME,
+            (Leaf("observation", (2, 3, 3), "bool", "binary"),),
+            DiscreteAction(CELLS, has_mask=True),
+            max_episode_steps=CELLS,
         )
         self.to_move = np.zeros(n, np.int64)
         self.action_mask = np.ones((n, CELLS), bool)
@@ -151,7 +155,7 @@ def solution() -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     done: dict[tuple[int, int], int] = {}
 
     def value(own: int, other: int) -> int:
-        """Of a position for the one to move, who owns the marks ``own``."""
+        """Of a position for the one to move, who owns the marks `own`."""
         if _WINS[other]:
             return -1
         if own | other == _FULL:

@@ -2,10 +2,10 @@
 
 Any environment whose agents have the same spaces. Rewards are summed for every agent after every step, so that a
 loser's last one is not lost. An agent that ends before the others never moves again; its episode ends with the game.
-``winner`` is the seat with the largest return, if there is only one. The observation's arrays are those of
-`trainer.envs.spaces`, and ``observation.seat`` bool [P], the seat one-hot, as one network plays every seat.
+`winner` is the seat with the largest return, if there is only one. The observation's arrays are those of
+`trainer.envs.spaces`, and `observation.seat` bool [P], the seat one-hot, as one network plays every seat.
 
-Every start is seeded, by ``seed + i`` first and then by numbers drawn from it: an episode follows from its seed and its
+Every start is seeded, by `seed + i` first and then by numbers drawn from it: an episode follows from its seed and its
 actions, and so can be played again elsewhere.
 """
 
@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.envs import life, masks
+from trainer.envs.actions import DiscreteAction
 from trainer.envs.closing import close_all
 from trainer.envs.faults import Unfit, is_its_own, of_rewards, words_of
 from trainer.envs.games.rows import Rows, chosen, look, require, to_advance
 from trainer.envs.pettingzoo import ADVICE, module_of, not_made
-from trainer.envs.spaces import action_count, fields_of, mask_field
+from trainer.envs.spaces import discrete_of, fields_of, mask_field
 from trainer.envs.spec import EnvError, EnvSpec, Leaf
 from trainer.envs.writing import allocate, fault_of, row_writer
 
@@ -29,14 +30,14 @@ SEAT = "observation.seat"
 
 
 class TurnBasedGames:
-    """``num_games`` AEC environments; the arrays and methods are those of `trainer.envs.games`.
+    """`num_games` AEC environments; the arrays and methods are those of `trainer.envs.games`.
 
     Attributes:
         truncated: bool [N, P], of games that are over: whether it was cut off for a seat, as by a limit of moves.
     """
 
     def __init__(self, envs: list[Any], env_id: str, mask_key: str = "action_mask") -> None:
-        """Takes them over, as they are after ``reset(0)``.
+        """Takes them over, as they are after `reset(0)`.
 
         Args:
             envs: environments of the same making.
@@ -57,16 +58,16 @@ class TurnBasedGames:
             same = envs[0].observation_space(name) == space and envs[0].action_space(name) == actions
             require(same, f"{env_id}: {self.agents[0]} and {name} differ in spaces, and one network is to play both.")
         self.num_games, self.num_players = n, p
-        self.num_actions, self._start = action_count(actions, env_id, ADVICE)
+        action = discrete_of(actions, env_id, ADVICE)
+        self.num_actions, self._start = action.n, action.start
         self._fields = fields_of(space, 1, env_id, mask_key)
-        mask = mask_field(space, self.num_actions, env_id, mask_key)
+        mask = mask_field(space, action, env_id, mask_key)
         info = envs[0].infos.get(envs[0].agent_selection) or {}
         self._mask_key, self._mask_of = mask_key, "observation" if mask is not None else "info"
-        source = masks.found(mask is not None, info, None, mask_key)
+        _, source, notes = masks.masked(action, mask is not None, info, space, None, mask_key)
         leaves = (*(field.leaf for field in self._fields), Leaf(SEAT, (p,), "bool", "binary"))
         self.spec = EnvSpec(
-            env_id, leaves, self.num_actions, has_mask=True, mask_source=source,
-            notes=masks.notes(source, info, space, None, self.num_actions, mask_key),
+            env_id, leaves, DiscreteAction(action.n, has_mask=True), mask_source=source, notes=notes,
         )  # fmt: skip
         self.to_move = np.zeros(n, np.int64)
         self.action_mask = np.ones((n, self.num_actions), bool)
@@ -85,7 +86,7 @@ class TurnBasedGames:
         self.reset(0)
 
     def reset(self, seed: int | None = None) -> None:
-        """Starts every environment anew, i with ``seed + i``.
+        """Starts every environment anew, i with `seed + i`.
 
         Raises:
             EnvError: one failed; it says which.
@@ -253,7 +254,7 @@ class TurnBasedGames:
 
 
 def make_game(env: Any, num_games: int, render_mode: str | None = None) -> TurnBasedGames:
-    """Backend ``pettingzoo``, a turn-based environment; ``env`` has the attributes of EnvConfig.
+    """Backend `pettingzoo`, a turn-based environment; `env` has the attributes of EnvConfig.
 
     Raises:
         EnvError: it cannot be made or not be played; one sentence says why and what to do.

@@ -17,11 +17,11 @@ from torchrl.objectives import DistributionalDQNLoss
 from trainer.algorithms import ALGORITHMS, Algorithm
 from trainer.algorithms.c51 import Atoms, limits, project
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
-from trainer.envs import EnvSpec, Leaf
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.replay.streams import to_tensordict
 
-TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), num_actions=2)
-SPEC = EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), num_actions=3)
+TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), DiscreteAction(2))
+SPEC = EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), DiscreteAction(3))
 LOG4 = math.log(4)
 
 # ------------------------------------------------------------------ projection

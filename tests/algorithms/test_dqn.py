@@ -1,6 +1,6 @@
 """DQN on TorchRL's loss against numbers worked out by hand, and what the rest of the house relies on.
 
-The toy: two observed numbers, two actions, no hidden layer, so that ``Q(s, a) = w_a . s + b_a``.
+The toy: two observed numbers, two actions, no hidden layer, so that `Q(s, a) = w_a . s + b_a`.
 
     online:  w_0 = (1, 0), w_1 = (0, 1),  b = (0, 0)       Q(s)  = (s_0, s_1)
     target:  w_0 = (2, 0), w_1 = (0, -1), b = (0.5, 3)     Q'(s) = (2 s_0 + 0.5, 3 - s_1)
@@ -21,11 +21,11 @@ import torch
 
 from trainer.algorithms import ALGORITHMS, Algorithm
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
-from trainer.envs import EnvSpec, Leaf
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.replay.streams import to_tensordict
 
-TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), num_actions=2)
-MASKED = EnvSpec("toy", TOY.leaves, num_actions=2, has_mask=True)
+TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), DiscreteAction(2))
+MASKED = EnvSpec("toy", TOY.leaves, DiscreteAction(2, has_mask=True))
 
 # y = r + 0.5 ** m * (1 - terminated) * Q'(s', argmax of Q(s')): the online network chooses, the target judges.
 DOUBLE = [1 + 0.5 * -1, 2, -1 + 0.25 * 4.5, 0 + 0.5 * -1.5]
@@ -137,7 +137,9 @@ def test_the_error_of_a_transition_is_its_absolute_distance_from_the_target():
 
 def test_names_of_leaves_with_dots_reach_the_network_in_the_order_of_the_spec():
     leaves = (Leaf("observation.b.0", (1,), "float32", "vector"), Leaf("observation.a", (1,), "float32", "vector"))
-    algorithm = ALGORITHMS["dqn"](AlgorithmConfig(hidden_sizes=[]), LearnerConfig(), EnvSpec("two", leaves, 2))
+    algorithm = ALGORITHMS["dqn"](
+        AlgorithmConfig(hidden_sizes=[]), LearnerConfig(), EnvSpec("two", leaves, DiscreteAction(2))
+    )
     head = algorithm.network.head.layers[0]
     head.weight.data.copy_(torch.tensor([[1.0, 0], [0, 1]]))
     head.bias.data.zero_()

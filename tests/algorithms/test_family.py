@@ -13,23 +13,22 @@ from torch import Tensor
 
 from trainer.algorithms import ALGORITHMS
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
-from trainer.envs import EnvSpec, Leaf
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.update import Updater
 from trainer.replay.streams import Batch
 
 CPU = torch.device("cpu")
 SPECS = {
-    "vector": EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), num_actions=3),
+    "vector": EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), DiscreteAction(3)),
     "mask": EnvSpec(
         "mask",
         (
             Leaf("observation.a", (3,), "float32", "vector"),
             Leaf("observation.b", (2,), "int64", "discrete", nvec=(3, 2)),
         ),
-        num_actions=4,
-        has_mask=True,
+        DiscreteAction(4, has_mask=True),
     ),
-    "image": EnvSpec("image", (Leaf("observation", (6, 6, 2), "uint8", "image", "hwc"),), num_actions=3),
+    "image": EnvSpec("image", (Leaf("observation", (6, 6, 2), "uint8", "image", "hwc"),), DiscreteAction(3)),
 }
 BASE = AlgorithmConfig(
     hidden_sizes=[12, 8], gamma=0.9, target_update_every_updates=2, num_atoms=11, num_quantiles=6, num_fractions=4,
@@ -65,7 +64,7 @@ def batches(spec: EnvSpec, size: int, n_step: int = 3, seed: int = 0) -> Iterato
     while True:
         action = rng.integers(0, spec.num_actions, size)
         batch: dict[Any, np.ndarray] = {"action": action}
-        if spec.has_mask:
+        if spec.action.has_mask:
             batch["action_mask"], batch["next", "action_mask"] = mask(action), mask(rng.permutation(action))
         for one in spec.leaves:
             batch[one.name], batch["next", one.name] = leaf(one), leaf(one)
@@ -206,7 +205,7 @@ def bandit(size: int, seed: int) -> Iterator[Batch]:
         yield {key: torch.from_numpy(array) for key, array in batch.items()}
 
 
-BANDIT = EnvSpec("bandit", (Leaf("observation", (3,), "float32", "vector"),), num_actions=3)
+BANDIT = EnvSpec("bandit", (Leaf("observation", (3,), "float32", "vector"),), DiscreteAction(3))
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -251,7 +250,7 @@ def chain(size: int, seed: int) -> Iterator[Batch]:
 )
 def test_values_of_a_chain_are_discounted_returns(name, value_rescaling):
     """At gamma = 1/2 going right is worth 1/8, 1/4, 1/2, 1, and going left half of what the place to the left is."""
-    spec = EnvSpec("chain", (Leaf("observation", (4,), "float32", "vector"),), num_actions=2)
+    spec = EnvSpec("chain", (Leaf("observation", (4,), "float32", "vector"),), DiscreteAction(2))
     settings = replace(LEARNER, learning_rate=1e-2, batch_size=64, max_grad_norm=10.0)
     changes = {
         "gamma": 0.5, "v_min": -0.5, "v_max": 1.5, "hidden_sizes": [32], "num_atoms": 21,

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from trainer.algorithms import ALGORITHMS, Algorithm
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
-from trainer.envs import EnvSpec, Leaf
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.networks.q_network import FractionEmbedding, QNetwork
 from trainer.replay.streams import to_tensordict
 
-TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), num_actions=2)
-MASKED = EnvSpec("toy", TOY.leaves, num_actions=2, has_mask=True)
-SPEC = EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), num_actions=3)
+TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), DiscreteAction(2))
+MASKED = EnvSpec("toy", TOY.leaves, DiscreteAction(2, has_mask=True))
+SPEC = EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), DiscreteAction(3))
 
 
 def rows(mask: list[list[int]] | None = None) -> TensorDict:

@@ -1,7 +1,7 @@
 """Munchausen-DQN's target against numbers worked out by hand and a slow loop.
 
 With temperature 1 and values (0, ln 3) the policy is (1/4, 3/4). Their soft value sum pi (Q - t ln pi) is the logarithm
-of the sum of exponentials, as it always is: ``t ln sum_a exp(Q(a) / t)`` = ln 4.
+of the sum of exponentials, as it always is: `t ln sum_a exp(Q(a) / t)` = ln 4.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torch import Tensor
 from trainer.algorithms import ALGORITHMS, Algorithm
 from trainer.algorithms.munchausen import scaled_log_policy, soft_target
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
-from trainer.envs import EnvSpec, Leaf
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.replay.streams import to_tensordict
 
-TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), num_actions=2)
+TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), DiscreteAction(2))
 LN3, LN4 = math.log(3), math.log(4)
 NOW, FOLLOWING = torch.tensor([[0.0, LN3]]), torch.tensor([[LN3, 0.0]])
 

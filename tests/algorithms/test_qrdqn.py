@@ -13,11 +13,11 @@ from torch import Tensor
 from trainer.algorithms import ALGORITHMS, Algorithm
 from trainer.algorithms.qrdqn import bootstrap, errors, quantile_loss
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
-from trainer.envs import EnvSpec, Leaf
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.replay.streams import to_tensordict
 
-TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), num_actions=2)
-MASKED = EnvSpec("toy", TOY.leaves, num_actions=2, has_mask=True)
+TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), DiscreteAction(2))
+MASKED = EnvSpec("toy", TOY.leaves, DiscreteAction(2, has_mask=True))
 HEAD = ("module", "0", "module", "head", "layers", "0")
 
 

@@ -1,6 +1,6 @@
 """What the losses share, against numbers worked out by hand.
 
-``h(x) = sign(x) (sqrt(|x| + 1) - 1) + x / 1000``, so that h(0) = 0, h(3) = 1.003, h(8) = 2.008 and h(-x) = -h(x).
+`h(x) = sign(x) (sqrt(|x| + 1) - 1) + x / 1000`, so that h(0) = 0, h(3) = 1.003, h(8) = 2.008 and h(-x) = -h(x).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from trainer.algorithms.targets import (
     unrescale,
 )
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
-from trainer.envs import EnvSpec, Leaf
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.networks.q_network import QNetwork
 from trainer.replay.streams import to_tensordict
 
-TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), num_actions=2)
+TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), DiscreteAction(2))
 HEAD = ("module", "0", "module", "head", "layers", "0")
 
 
@@ -220,7 +220,7 @@ def test_an_objective_gets_both_networks_and_writes_its_errors():
 
 
 def test_the_mask_is_no_leaf_of_the_network():
-    spec = EnvSpec("masked", TOY.leaves, num_actions=2, has_mask=True)
+    spec = EnvSpec("masked", TOY.leaves, DiscreteAction(2, has_mask=True))
     legal = torch.ones(4, 2) == 1
     sample = rows(action_mask=legal).set(("next", "action_mask"), legal)
     assert head_of(gap, spec)(sample)["loss"].item() == 9.8125

@@ -79,7 +79,7 @@ def test_streams_are_seeds(config):
 
 def test_masks_are_enforced(config):
     vector = envs.make(counting(config, with_mask=True, num_actions=4, max_length=5), 3)
-    assert vector.spec.has_mask
+    assert vector.spec.action.has_mask
     observation = vector.reset(0)
     for _ in range(40):
         shown = observation["observation"].astype(np.int64)

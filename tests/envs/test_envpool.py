@@ -81,7 +81,6 @@ def test_atari_and_discrete_leaves(pooled):
     [
         ("CartPol-v1", {}, "EnvPool knows no environment of that id .*CartPole-v1"),
         ("CartPole-v1", {"kwargs": {"nonsense": 1}}, "EnvPool refused env.kwargs={'nonsense': 1}"),
-        ("Pendulum-v1", {}, "its action space Box.* is not supported"),
     ],
 )
 def test_refusals(pooled, env_id, changes, words):

@@ -53,7 +53,7 @@ def test_arrays(name, settings):
         "length": ((n,), np.int64),
         "observation": ((n, *leaf.shape), np.dtype(leaf.dtype)),
     }
-    assert game.spec.has_mask and game.spec.num_actions == actions and game.num_games == n
+    assert game.spec.action.has_mask and game.spec.num_actions == actions and game.num_games == n
     first = {attribute: getattr(game, attribute) for attribute in ARRAYS}
     memory = game.observe()["observation"]
     for _ in range(4):

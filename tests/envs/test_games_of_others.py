@@ -40,9 +40,9 @@ ARRAYS = ("to_move", "action_mask", "rewards", "over", "winner", "length")
 
 
 class Three:
-    """Three players count; ``b`` is out after its second move, and a move pays the mover 1 and takes 1 from the next.
+    """Three players count; `b` is out after its second move, and a move pays the mover 1 and takes 1 from the next.
 
-    ``a`` and ``c`` move ``limit`` times each, after which the one is terminated and the other cut off; with ``folds``
+    `a` and `c` move `limit` times each, after which the one is terminated and the other cut off; with `folds`
     the last action ends the game at once.
     """
 
@@ -124,7 +124,7 @@ def assert_equal(one: dict[str, Any], other: dict[str, Any], rows: Any = slice(N
 @ALL
 def test_play_to_the_end(backend: str, env_id: str, make: Callable[..., Any]) -> None:
     game, rng = make(backend, env_id, 20), np.random.default_rng(0)
-    assert game.spec.has_mask and game.spec.num_actions == game.num_actions
+    assert game.spec.action.has_mask and game.spec.num_actions == game.num_actions
     game.reset(9)
     returns, lengths = np.zeros((20, game.num_players)), np.zeros(20, np.int64)
     arrays = {name: getattr(game, name) for name in ARRAYS}
@@ -376,7 +376,7 @@ def test_pettingzoo_pays_what_last_says(make: Callable[..., Any]) -> None:
 
 def test_who_is_out_moves_no_more_and_is_cut_off_only_where_it_was(make: Callable[..., Any]) -> None:
     game = make("pettingzoo", "three_v0", 2)
-    assert game.spec.num_actions == 3 and game.spec.action_start == 0  # the start 4 is added inside
+    assert game.spec.num_actions == 3 and game.spec.action.start == 0  # the start 4 is added inside
     game.reset(6)
     assert game.to_move.tolist() == [0, 1]  # seed 7 lets the second begin
     movers = []

@@ -71,7 +71,7 @@ def comings(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_agents_die_join_late_and_go_without_a_word(comings: None, config: Callable[..., Any]) -> None:
     world = envs.make_world(config("comings_v0", backend="pettingzoo"), 2)
     assert isinstance(world, PettingZooVector) and world.agents == tuple(LIFE)
-    assert [spec.action_start for spec in world.specs] == [0, 0, 5, 0]
+    assert [spec.action.start for spec in world.specs] == [0, 0, 5, 0]
     observations = world.reset(7)
     assert observations[0]["observation"].tolist() == [[7, 0], [8, 0]]
     shown: list[list[Any]] = []
@@ -164,7 +164,7 @@ def test_real_environments_train_unchanged(env_id: str, small_config: Callable[.
 
 def test_what_cannot_be_trained_on_is_refused_in_one_sentence(config: Callable[..., Any]) -> None:
     with pytest.raises(envs.EnvError, match=r"sisl/multiwalker_v9, walker_0: its action space Box.* not supported"):
-        envs.make_world(config("sisl/multiwalker_v9", backend="pettingzoo"), 1)
+        _ = envs.make_world(config("sisl/multiwalker_v9", backend="pettingzoo"), 1).specs[0].num_actions
     with pytest.raises(envs.EnvError, match="there is no such module"):
         envs.make_world(config("mpe2/simple_spraed_v3", backend="pettingzoo"), 1)
     with pytest.raises(envs.EnvError, match="did you mean treasurehunt"):

@@ -118,7 +118,7 @@ def test_single_spaces_arrive_unchanged(sampled, space, expected):
 
 def test_actions_get_the_start_of_their_space(sampled):
     vector = envs.make(sampled(spaces.Box(-1, 1, (2,)), spaces.Discrete(3, start=-5)), 3)
-    assert (vector.spec.num_actions, vector.spec.action_start) == (3, -5)
+    assert (vector.spec.num_actions, vector.spec.action.start) == (3, -5)
     vector.reset(0)
     vector.step(np.array([0, 1, 2]))
     assert [env.unwrapped.actions for env in vector.envs] == [[-5], [-4], [-3]]
@@ -146,7 +146,13 @@ def test_other_observations_are_refused(sampled, space, words):
 
 @pytest.mark.parametrize(
     "space",
-    [spaces.Box(-1, 1, (2,)), spaces.MultiDiscrete([2, 2]), spaces.MultiBinary(2), spaces.Tuple((spaces.Discrete(2),))],
+    [
+        spaces.Box(-1, np.inf, (2,)),
+        spaces.Box(0, 9, (2,), np.int64),
+        spaces.MultiDiscrete([2, 2]),
+        spaces.MultiBinary(2),
+        spaces.Tuple((spaces.Discrete(2),)),
+    ],
 )
 def test_other_actions_are_refused(sampled, space):
     kind = type(space).__name__

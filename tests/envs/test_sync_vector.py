@@ -47,13 +47,13 @@ def test_equals_plain_environments(config, episodes_by_hand, env_id, modules, st
         for position, leaf in enumerate(spec.leaves):
             expected = np.stack([np.asarray(atoms(row)[position]).reshape(leaf.shape) for row in observations])
             np.testing.assert_array_equal(observation[leaf.name], expected)
-        if spec.has_mask:
+        if spec.action.has_mask:
             np.testing.assert_array_equal(observation["action_mask"], [info["action_mask"] == 1 for info in infos])
         ends += sum(terminated) + sum(truncated)
         if number < steps:
             got.append(vector.step(actions[number]))
     assert ends >= 3
-    assert spec.has_mask == (env_id == "Taxi-v4")
+    assert spec.action.has_mask == (env_id == "Taxi-v4")
     vector.close()
 
 
@@ -125,7 +125,7 @@ def test_both_flags_are_kept(sampled):
 def test_masks_of_observations_leave_the_leaves(sampled):
     space = spaces.Dict({"action_mask": spaces.Box(0, 1, (3,), np.int8), "x": BOX})
     vector = envs.make(sampled(space, spaces.Discrete(3)), 4)
-    assert [leaf.name for leaf in vector.spec.leaves] == ["observation.x"] and vector.spec.has_mask
+    assert [leaf.name for leaf in vector.spec.leaves] == ["observation.x"] and vector.spec.action.has_mask
     observation = vector.reset(0)
     emptied = 0
     for _ in range(12):
@@ -155,7 +155,7 @@ def test_masks_of_info_may_be_missing_at_an_end_only(sampled):
 
 
 def change(position, value, at=6):
-    """A fault: with the ``at``-th observation of an environment with seed 21, its step's result has another value."""
+    """A fault: with the `at`-th observation of an environment with seed 21, its step's result has another value."""
 
     def fault(env, result):
         if len(env.shown) == at and env.np_random_seed == 21:

@@ -81,7 +81,7 @@ def refused(what: str, value: Any) -> str:
         ("observation_space", gym.spaces.Discrete(10**7), "has 10000000 categories"),
         ("observation_space", gym.spaces.MultiDiscrete([10**6] * 9), "has 9000000 categories"),
         ("observation_space", gym.spaces.Sequence(gym.spaces.Discrete(2)), "is not supported"),
-        ("action_space", gym.spaces.Box(-1, 1, (2,)), "supported is Discrete; gymnasium.wrappers.DiscretizeAction("),
+        ("action_space", gym.spaces.Box(-1, np.inf, (2,)), "Discrete; gymnasium.wrappers.DiscretizeAction("),
         ("action_space", gym.spaces.MultiDiscrete([3, 4]), "lambda a: numpy.array(numpy.unravel_index(a, [3, 4])), "
          "gymnasium.spaces.Discrete(12)) makes one action of each combination"),
         ("action_space", gym.spaces.MultiBinary(3), "unravel_index(a, [2, 2, 2])), gymnasium.spaces.Discrete(8))"),
@@ -235,7 +235,7 @@ def test_a_key_that_would_do_nothing_is_refused(changes: dict[str, Any], words: 
     [
         ("constructor", SystemExit("no licence"), "it could not be made with env.kwargs="),
         ("observation_space", None, "is not supported"),
-        ("action_space", gym.spaces.Box(-1, 1, (1,)), "supported is Discrete; wrap it in a module of your own, whose"),
+        ("action_space", gym.spaces.Box(-1, np.inf, (1,)), "Discrete; wrap it in a module of your own, whose"),
         ("action_space", KeyError("a"), "it could not be made with env.kwargs="),
         ("reset", lambda right: right[0], "it gave a dict of 2, and must give (observation, info)"),
         ("reset", (None, {}), "its reset must give a dict of observations, one for each agent"),

@@ -156,7 +156,9 @@ def test_the_same_of_an_environment_that_is_a_vector_by_itself(last):
 
     env = Native(last)
     fields = fields_of(env.single_observation_space, 1, "Native")
-    spec = EnvSpec("Native", tuple(field.leaf for field in fields), 2, has_mask=True, mask_source="info")
+    spec = EnvSpec(
+        "Native", tuple(field.leaf for field in fields), envs.DiscreteAction(2, has_mask=True), mask_source="info"
+    )
     vector = BatchedVector(spec, fields, lambda env, seed: (env, *env.reset(seed=seed)), 2, env=env)
     assert cut_mask(vector) == [[True, False]] * 2
 

@@ -22,7 +22,7 @@ WHOLE = spaces.Box(-(2**40), 2**40, (4,), np.int64)
 
 
 def shows(space: Any, first: Any, then: Any, length: int = 5) -> Any:
-    """Two sub-environments that show ``first`` when they are reset and ``then`` after their third step."""
+    """Two sub-environments that show `first` when they are reset and `then` after their third step."""
     values = [first, first, first, then]
     vector = envs.make(config("Hurting/Shows-v0", kwargs={"space": space, "values": values, "length": length}), 2)
     vector.reset(7)
@@ -138,7 +138,9 @@ def test_an_environment_that_shows_what_its_space_does_not_declare_ends_before_i
 
 def network(space: Any, **options: Any) -> QNetwork:
     leaves = tuple(field.leaf for field in fields_of(space, 1, "Test-v0"))
-    return QNetwork(envs.EnvSpec("Test-v0", leaves, 2), AlgorithmConfig(hidden_sizes=[8], **options))
+    return QNetwork(
+        envs.EnvSpec("Test-v0", leaves, envs.DiscreteAction(2)), AlgorithmConfig(hidden_sizes=[8], **options)
+    )
 
 
 @pytest.mark.parametrize("shape", [(400,), (40, 40), (12, 12, 3)])

@@ -13,10 +13,10 @@ from benchmarks import parts
 from trainer.algorithms import ALGORITHMS
 from trainer.config.consistency import NO_FIRST_PRIORITY
 from trainer.config.sections import AlgorithmConfig, ConfigError, LearnerConfig
-from trainer.envs import EnvSpec, Leaf
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.replay.streams import to_tensordict
 
-SPEC = EnvSpec("test", (Leaf("observation", (4,), "float32", "vector"),), num_actions=3)
+SPEC = EnvSpec("test", (Leaf("observation", (4,), "float32", "vector"),), DiscreteAction(3))
 
 # Sequential, and a learning rate that leaves the weights where they are: collector, learner and target act by the same.
 FIXED = (
@@ -109,9 +109,9 @@ def gradients(algorithm: Any, sample: TensorDict) -> list[torch.Tensor]:
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 @pytest.mark.parametrize("loss_function", ["smooth_l1", "l2"])
 def test_1_8_importance_weights_are_applied_as_published(algorithm: str, loss_function: str) -> None:
-    """The gradient is ``sum_i w_i g_i / B`` of the rows' own gradients g_i (Schaul et al. 2016, algorithm 1, line 12).
+    """The gradient is `sum_i w_i g_i / B` of the rows' own gradients g_i (Schaul et al. 2016, algorithm 1, line 12).
 
-    Halving all weights halves it, which ``sum(w l) / sum(w)`` would not.
+    Halving all weights halves it, which `sum(w l) / sum(w)` would not.
     """
     config = AlgorithmConfig(name=algorithm, double=False, hidden_sizes=[8], loss_function=loss_function)
     made = ALGORITHMS[algorithm](config, LearnerConfig(), SPEC)

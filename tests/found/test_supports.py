@@ -11,9 +11,9 @@ from trainer.algorithms import ALGORITHMS
 from trainer.algorithms.c51 import initial_log_odds
 from trainer.config.compose import load
 from trainer.config.sections import AlgorithmConfig, LearnerConfig, group_options
-from trainer.envs import EnvSpec, Leaf
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
 
-SPEC = EnvSpec("test", (Leaf("observation", (4,), "float32", "vector"),), num_actions=3)
+SPEC = EnvSpec("test", (Leaf("observation", (4,), "float32", "vector"),), DiscreteAction(3))
 HEADS = [{}, {"dueling": True}, {"noisy": True}, {"dueling": True, "noisy": True}, {"hidden_sizes": []}]
 
 

@@ -53,7 +53,9 @@ def by_our_loop(config: Config, steps: int, folder: Path) -> Streams:
     for _ in range(steps):
         rollout.step([0])
     assert board.cursor.tolist() == [steps] * rollout.world.num_envs
-    shown = [leaf.name for leaf in rollout.world.specs[0].leaves] + ["action_mask"] * rollout.world.specs[0].has_mask
+    shown = [leaf.name for leaf in rollout.world.specs[0].leaves] + ["action_mask"] * rollout.world.specs[
+        0
+    ].action.has_mask
     found = []
     for env in range(rollout.world.num_envs):
         start = np.flatnonzero(~rows["final"][: steps - 1, env])  # the last row's successor is not stored yet

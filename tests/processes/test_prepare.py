@@ -11,22 +11,21 @@ import torch
 
 from trainer.algorithms import ALGORITHMS
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
-from trainer.envs import EnvSpec, Leaf
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.update import Updater
 from trainer.replay.streams import StreamLayout, StreamReplay, StreamSampler, open_storage
 
 SPECS = {
-    "vector": EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), num_actions=3),
+    "vector": EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), DiscreteAction(3)),
     "stacked, masked": EnvSpec(
         "stacked",
         (
             Leaf("observation.a", (2, 3), "float32", "vector", stack=3),
             Leaf("observation.b", (1,), "int64", "discrete", nvec=(5,)),
         ),
-        num_actions=4,
-        has_mask=True,
+        DiscreteAction(4, has_mask=True),
     ),
-    "image": EnvSpec("image", (Leaf("observation", (36, 36), "uint8", "image", "hw", stack=2),), num_actions=4),
+    "image": EnvSpec("image", (Leaf("observation", (36, 36), "uint8", "image", "hw", stack=2),), DiscreteAction(4)),
 }
 BATCH = 8
 
@@ -36,7 +35,7 @@ def open_replay(spec: EnvSpec, n_step: int, folder: Path) -> StreamReplay:
     streams = StreamLayout(num_workers=1, envs_per_worker=2, ring=32)
     storage = open_storage(spec, streams, folder)
     sampler = StreamSampler(np.full(2, 20), streams, ahead=n_step, behind=spec.stack - 1, seed=1)
-    if spec.has_mask:
+    if spec.action.has_mask:
         storage._storage["action_mask"].fill_(True)
     return StreamReplay(spec, storage, sampler, 0.9, n_step, BATCH)
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from trainer.config.sections import CollectorConfig
+from trainer.envs import Action
 
 Seed = int | list[int] | np.random.Generator
 Epsilon = Callable[[int], tuple[float | np.ndarray, float]]  # frames -> rates of a worker's environments, their mean
@@ -20,15 +21,15 @@ class EpsilonGreedy:
 
     Args:
         num_envs: N.
-        num_actions: A.
+        action: what is done.
         seed: of its draws.
     """
 
     BLOCK = 256  # vector steps whose draws are made at once: a generator's call costs more than its numbers
 
-    def __init__(self, num_envs: int, num_actions: int, seed: int | list[int]) -> None:
+    def __init__(self, num_envs: int, action: Action, seed: int | list[int]) -> None:
         self._rng = np.random.default_rng(seed)
-        self._num_envs, self._num_actions = num_envs, num_actions
+        self._num_envs, self._action = num_envs, action
         self._draws, self._next = np.zeros((0, num_envs)), 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -41,25 +42,21 @@ class EpsilonGreedy:
         self._draws, self._next = state["draws"].numpy(), state["next"]
 
     def __call__(self, action: np.ndarray, epsilon: np.ndarray | float, mask: np.ndarray | None) -> np.ndarray:
-        """``action`` int64 [N], some of it replaced; epsilon is one number or float [N], mask bool [N, A] or None."""
+        """`action` [N, *shape], some of it replaced; epsilon: a number or float [N]; mask: bool [N, A] or None."""
         if self._next == len(self._draws):
             self._draws, self._next = self._rng.random((self.BLOCK, self._num_envs)), 0
         explores = self._draws[self._next] < epsilon
         self._next += 1
-        count = np.count_nonzero(explores)
+        count = int(np.count_nonzero(explores))
         if not count:
             return action
         action = action.copy()
-        if mask is None:
-            action[explores] = self._rng.integers(0, self._num_actions, count)
-        else:
-            draws = self._rng.random((count, self._num_actions))
-            action[explores] = np.where(mask[explores], draws, -1.0).argmax(1)
+        action[explores] = self._action.random(self._rng, count, None if mask is None else mask[explores])
         return action
 
 
 def linear_epsilon(config: CollectorConfig, frames: int) -> float:
-    """Exploration rate after ``frames`` frames of all workers: linear from start to end, then constant."""
+    """Exploration rate after `frames` frames of all workers: linear from start to end, then constant."""
     left = max(0.0, 1 - frames / max(1, config.epsilon_decay_frames))
     return config.epsilon_end + (config.epsilon_start - config.epsilon_end) * left
 
@@ -67,7 +64,7 @@ def linear_epsilon(config: CollectorConfig, frames: int) -> float:
 def apex_ladder(config: CollectorConfig, num_streams: int) -> np.ndarray:
     """Exploration rates float64 [S], one for each sub-environment of all workers (Horgan et al. 2018, section 4).
 
-    ``epsilon_i = apex_epsilon ** (1 + apex_alpha * i / (S - 1))``
+    `epsilon_i = apex_epsilon ** (1 + apex_alpha * i / (S - 1))`
     """
     i = np.arange(num_streams)
     return config.apex_epsilon ** (1 + config.apex_alpha * i / max(1, num_streams - 1))
@@ -87,7 +84,7 @@ def _apex(config: CollectorConfig, num_streams: int, streams: slice) -> Epsilon:
     return lambda frames: found
 
 
-# Values of the key ``collector.exploration``; each is called with the section, the number of all workers'
+# Values of the key `collector.exploration`; each is called with the section, the number of all workers'
 # sub-environments, and which of them are the worker's.
 EXPLORATIONS: dict[str, Callable[[CollectorConfig, int, slice], Epsilon]] = {"linear": _linear, "apex": _apex}
 

@@ -1,6 +1,6 @@
 """Learning algorithms: each file builds an :class:`Algorithm`; an added one costs one line here.
 
-``rainbow`` and ``apex`` are sets of options of ``c51`` and ``dqn``: see configs/algorithm/.
+`rainbow` and `apex` are sets of options of `c51` and `dqn`: see configs/algorithm/.
 """
 
 import torch
@@ -21,7 +21,16 @@ ALGORITHMS = {
     "apex": dqn.build,
 }
 
-__all__ = ["ALGORITHMS", "Algorithm", "make_policy"]
+__all__ = ["ALGORITHMS", "Algorithm", "check_actions", "make_policy"]
+
+
+def check_actions(spec: EnvSpec) -> None:
+    """Refuse an environment whose actions no algorithm here can choose: each takes numbered ones.
+
+    Raises:
+        EnvError: in one sentence that says what the user can do.
+    """
+    _ = spec.num_actions
 
 
 def make_policy(config: Config, spec: EnvSpec) -> QValueActor:

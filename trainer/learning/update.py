@@ -32,18 +32,18 @@ class NotFinite(RuntimeError):
 class Updater:
     """Owns the trained weights, their targets and the optimiser's state.
 
-    Loss and gradient are one function over plain tensors (:func:`make_gradients`); ``learner.execution`` says how it
+    Loss and gradient are one function over plain tensors (:func:`make_gradients`); `learner.execution` says how it
     runs:
 
-    - ``eager``: as written, op by op.
-    - ``trace``: recorded once as a straight list of tensor operations, forward and backward together, and run by
+    - `eager`: as written, op by op.
+    - `trace`: recorded once as a straight list of tensor operations, forward and backward together, and run by
       TorchScript's interpreter: the same operations in the same order without Python, autograd or TensorDict in
       between.
-    - ``compile``: that recording through Inductor; needs a C++ compiler and some 10 s.
-    - ``auto``: ``trace``, which was the fastest for MLPs on a CPU and needs nothing (``benchmarks/learner.py``).
+    - `compile`: that recording through Inductor; needs a C++ compiler and some 10 s.
+    - `auto`: `trace`, which was the fastest for MLPs on a CPU and needs nothing (`benchmarks/learner.py`).
 
     Args:
-        algorithm: its loss is moved to ``device``.
+        algorithm: its loss is moved to `device`.
         config: the learner's section.
         target: the algorithm's section, for the target's update.
         device: of the updates.
@@ -160,7 +160,7 @@ class Updater:
         self._summed += 1
 
     def prepare(self, example: Batch) -> None:
-        """Record the update for batches like ``example``, which else the first update does; changes no weight."""
+        """Record the update for batches like `example`, which else the first update does; changes no weight."""
         batch = {key: tensor.to(self.device) for key, tensor in example.items()}
         calculate = self._prepare(batch)
         with torch.no_grad():
@@ -254,13 +254,13 @@ def make_gradients(updater: Updater, batch: Batch, count: int | None = None) -> 
             computes does not depend on the others, not even where theirs is NaN.
 
     Returns:
-        ``gradients(*trained, *targets, not_finite, sums, *batch.values()) -> (*clipped gradients, priorities)``, which
-        adds its metrics to ``sums`` and sets ``not_finite`` to 1 when the loss or a gradient is not finite; and the
+        `gradients(*trained, *targets, not_finite, sums, *batch.values()) -> (*clipped gradients, priorities)`, which
+        adds its metrics to `sums` and sets `not_finite` to 1 when the loss or a gradient is not finite; and the
         metrics' names.
     """
     config, algorithm = updater.config, updater.algorithm
     loss, number = algorithm.loss, len(updater.trained_keys)
-    keys, batch_size = list(batch), batch["action"].shape[-1]
+    keys, batch_size = list(batch), batch["next", "reward"].shape[-2]
     names: list[str] = []
     autocast = torch.autocast(updater.device.type, torch.bfloat16) if config.precision == "bfloat16" else nullcontext()
 
@@ -316,7 +316,7 @@ def make_gradients(updater: Updater, batch: Batch, count: int | None = None) -> 
 def parameter_groups(loss: LossModule) -> tuple[dict[str, TensorDictBase], list[tuple[str, NestedKey]]]:
     """The parameter groups of a TorchRL loss by attribute name, and the (group, key) of every trained tensor.
 
-    A group ``target_<name>`` holds the target network's copies of the group ``<name>``, under the same keys.
+    A group `target_<name>` holds the target network's copies of the group `<name>`, under the same keys.
     """
     groups = {name: getattr(loss, name) for name, _ in loss.named_children() if name.endswith("_params")}
     keys = [
@@ -330,7 +330,7 @@ def parameter_groups(loss: LossModule) -> tuple[dict[str, TensorDictBase], list[
 
 
 def _filled(groups: dict[str, TensorDictBase], keys: list[tuple[str, NestedKey]], tensors: list[Tensor]) -> dict:
-    """The groups again, with ``tensors`` under ``keys`` (group, key) and their own constants beside them."""
+    """The groups again, with `tensors` under `keys` (group, key) and their own constants beside them."""
     filled = {name: groups[name].copy() for name in {name for name, _ in keys}}
     for (name, key), tensor in zip(keys, tensors, strict=True):
         filled[name].set(key, tensor)
@@ -352,7 +352,7 @@ class _in_place_of_own:
 
 
 def feed(gather: Callable[[int], Batch], device: torch.device, count: int) -> Iterator[Batch]:
-    """Let a replay's ``gather`` make ``count`` batches at once, bring them to ``device`` and yield them one by one."""
+    """Let a replay's `gather` make `count` batches at once, bring them to `device` and yield them one by one."""
     chunk = gather(count)
     if device.type == "cuda":
         # Page-locked memory is copied without blocking; the next gather must not overwrite it before that is done.
@@ -369,5 +369,5 @@ def flat_weights(updater: Updater) -> Tensor:
 
 
 def linear(start: float, end: float | None, fraction: float) -> float:
-    """A value that moves linearly from ``start`` to ``end`` as ``fraction`` goes from 0 to 1."""
+    """A value that moves linearly from `start` to `end` as `fraction` goes from 0 to 1."""
     return start if end is None else start + (end - start) * min(1.0, math.floor(fraction * 100) / 100)

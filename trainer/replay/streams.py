@@ -5,7 +5,7 @@ publishes after the rows. The learner draws published rows only, gathers them wi
 those that were overwritten meanwhile; nobody waits for anybody. As a stream is contiguous in time, n-step returns and
 frame stacks are index arithmetic at sampling, and no observation is stored twice.
 
-An episode's end takes one more row, its final observation (``final``), which is never drawn as a start: Gymnasium's
+An episode's end takes one more row, its final observation (`final`), which is never drawn as a start: Gymnasium's
 next-step autoreset yields it by itself, and it keeps the streams of a worker in step.
 """
 
@@ -75,17 +75,17 @@ class StreamLayout:
 
 
 def layout(capacity_frames: int, num_workers: int, envs_per_worker: int) -> StreamLayout:
-    """The layout for at most ``capacity_frames`` rows."""
+    """The layout for at most `capacity_frames` rows."""
     return StreamLayout(num_workers, envs_per_worker, capacity_frames // (num_workers * envs_per_worker))
 
 
 def row_spec(spec: EnvSpec, with_values: bool = False) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and NumPy dtype of each column of a row."""
     columns = {leaf.name: (leaf.shape, leaf.dtype) for leaf in spec.leaves}
-    if spec.has_mask:
+    if spec.action.has_mask:
         columns["action_mask"] = ((spec.num_actions,), "bool")
     columns |= {
-        "action": ((), "int64"),
+        "action": (spec.action.shape, spec.action.dtype),
         "reward": ((), "float32"),
         "terminated": ((), "bool"),
         "truncated": ((), "bool"),
@@ -104,7 +104,7 @@ def row_bytes(spec: EnvSpec, with_values: bool = False) -> int:
 
 
 def open_storage(spec: EnvSpec, streams: StreamLayout, folder: Path, with_values: bool = False) -> LazyMemmapStorage:
-    """A storage of ``streams.rows`` rows in ``folder``, whose space on the disk is taken at once.
+    """A storage of `streams.rows` rows in `folder`, whose space on the disk is taken at once.
 
     Else a disk that others fill meanwhile would end the worker that writes the next row, by SIGBUS.
 
@@ -144,7 +144,7 @@ def worker_rows(storage: LazyMemmapStorage, streams: StreamLayout, worker: int) 
 
 
 def close_episodes(columns: Columns, streams: StreamLayout, stream: np.ndarray, time: np.ndarray) -> None:
-    """End the episodes of streams whose writer is gone before row ``time``, int64 [n] each.
+    """End the episodes of streams whose writer is gone before row `time`, int64 [n] each.
 
     Their last row becomes the final observation of an episode that was truncated one step earlier, as what the
     environment would have shown next is not known: the newest transition of each is given up.
@@ -194,7 +194,7 @@ class StreamSampler(Sampler):
         return begin, np.maximum(begin, cursor - self.ahead)
 
     def draw(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """``count`` pairs (stream, time), int64 [count] each, some of which may be final rows.
+        """`count` pairs (stream, time), int64 [count] each, some of which may be final rows.
 
         Raises:
             RuntimeError: no stream holds a whole transition yet.
@@ -282,12 +282,12 @@ class StreamReplay(TensorDictReplayBuffer):
         return {k: v for k, v in state.items() if k not in ("_columns", "_buffers")}
 
     def batches(self, count: int) -> Batch:
-        """``count`` batches gathered at once, which costs little more than one; tensors [count, B, ...].
+        """`count` batches gathered at once, which costs little more than one; tensors [count, B, ...].
 
-        Keys: ``action`` int64 [], the observation's leaves, ``("next", leaf)`` the same leaves n steps later,
-        ``("next", "reward")`` float32 [1] (the discounted sum of up to n rewards), ``("next", "terminated")``,
-        ``("next", "truncated")`` and ``("next", "done")`` bool [1], ``index``, ``stream`` and ``time`` int64 [],
-        ``priority_weight`` float32 [] of prioritized draws, and with n > 1 ``steps_to_next_obs`` int64 [1]. The tensors
+        Keys: `action` as the spec says, the observation's leaves, `("next", leaf)` the same leaves n steps later,
+        `("next", "reward")` float32 [1] (the discounted sum of up to n rewards), `("next", "terminated")`,
+        `("next", "truncated")` and `("next", "done")` bool [1], `index`, `stream` and `time` int64 [],
+        `priority_weight` float32 [] of prioritized draws, and with n > 1 `steps_to_next_obs` int64 [1]. The tensors
         are overwritten by the next call.
         """
         whole = self._gather(count * self._batch_size, self._batch_size)
@@ -370,7 +370,7 @@ class StreamReplay(TensorDictReplayBuffer):
         following = index(stream, time + steps)
         terminated, truncated = self._take("terminated", last), self._take("truncated", last)
         batch: Batch = {"action": self._take("action", rows)}
-        if self.spec.has_mask:
+        if self.spec.action.has_mask:
             batch["action_mask"] = self._take("action_mask", rows)
             batch["next", "action_mask"] = self._take("action_mask", following, "next")
         for leaf in self.spec.leaves:

@@ -59,10 +59,10 @@ class AgentPlan:
 
 
 def plan_agents(config: Config, world: Sequence[tuple[str, EnvSpec]], run_dir: Path, scratch: Path) -> list[AgentPlan]:
-    """A plan for each agent of a world, with empty boards and an empty replay in ``scratch``.
+    """A plan for each agent of a world, with empty boards and an empty replay in `scratch`.
 
     Raises:
-        ConfigError: a key of ``agents`` names an agent, or a key of its own, that there is not.
+        ConfigError: a key of `agents` names an agent, or a key of its own, that there is not.
     """
     names = [name for name, _ in world]
     for key in NAMING:
@@ -84,10 +84,10 @@ def plan_agents(config: Config, world: Sequence[tuple[str, EnvSpec]], run_dir: P
 def plan_local_agents(
     config: Config, world: Sequence[tuple[str, EnvSpec]], run_dir: Path, scratch: Path
 ) -> list[AgentPlan]:
-    """A plan for each local agent of the schedule ``shared_gradient``: the same agent, with a replay of its own.
+    """A plan for each local agent of the schedule `shared_gradient`: the same agent, with a replay of its own.
 
     Raises:
-        ConfigError: the world has several agents, or a key of ``agents`` names one.
+        ConfigError: the world has several agents, or a key of `agents` names one.
     """
     for key in NAMING:
         if getattr(config.agents, key):
@@ -108,7 +108,7 @@ def _plans(
     names: Sequence[str], configs: Sequence[Config], specs: Sequence[EnvSpec], folders: Sequence[Path],
     scratch: Sequence[Path],
 ) -> list[AgentPlan]:  # fmt: skip
-    """Plans with empty boards and, in ``scratch``, empty replays; what is kept of the agents goes into ``folders``."""
+    """Plans with empty boards and, in `scratch`, empty replays; what is kept of the agents goes into `folders`."""
     streams = [streams_of(config) for config in configs]
     numels = [numel(config, spec) for config, spec in zip(configs, specs, strict=True)]
     blocks = iter(
@@ -165,7 +165,7 @@ def shape_key(plan: AgentPlan) -> tuple:
     Convolutions are not stacked: one of them keeps a core busy, and in a stack they lose their memory format.
     """
     alone = plan.number if any(leaf.kind == "image" for leaf in plan.spec.leaves) else None
-    return plan.spec.leaves, plan.spec.num_actions, plan.spec.has_mask, repr(plan.config.algorithm), alone
+    return plan.spec.leaves, plan.spec.action, repr(plan.config.algorithm), alone
 
 
 def update_key(plan: AgentPlan) -> tuple:

@@ -1,6 +1,6 @@
 """The evaluator: greedy episodes on fresh environments.
 
-Runs in: a process of its own with a lower priority; in the main process for ``sequential`` and after training.
+Runs in: a process of its own with a lower priority; in the main process for `sequential` and after training.
 Receives: requests (frames at which the weights were taken) through a pipe, the weights through shared memory.
 Sends: returns through the pipe; the best policy so far into the run's folder.
 Waits for: the next request.
@@ -52,12 +52,12 @@ class Evaluation:
         returns: of each episode, unclipped.
         lengths: steps of each episode.
         seconds: wall time that it took.
-        taken_at: ``time.monotonic()`` when the weights were taken.
+        taken_at: `time.monotonic()` when the weights were taken.
         predicted: value of the first action of each episode, as the network saw it.
         discounted: return that came of it, discounted, with rewards as they are trained on.
         best: whether no mean before was above its.
         problem: why the best policy could not be kept.
-        cut: of the episodes those that had not ended at ``evaluator.max_episode_steps``.
+        cut: of the episodes those that had not ended at `evaluator.max_episode_steps`.
         asked: episodes that were asked for; a sub-environment whose episode is cut plays no further.
         by_agent: mean return of each, where there are several; the lists then hold one agent's episodes after the
             other's.
@@ -151,22 +151,22 @@ class RandomPlayer:
     """
 
     def __init__(self, spec: EnvSpec, seed: int) -> None:
-        self._num_actions, self._rng = spec.num_actions, np.random.default_rng(seed)
+        self._action, self._rng = spec.action, np.random.default_rng(seed)
 
     def __call__(self, seen: list[np.ndarray], mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Actions int64 [N], and values that say nothing."""
-        draws = self._rng.random((len(seen[0]), self._num_actions))
-        return np.where(True if mask is None else mask, draws, -1.0).argmax(1), np.zeros_like(draws, np.float32)
+        """Actions [N, *shape], and values [N, 1] that say nothing."""
+        count = len(seen[0])
+        return self._action.random(self._rng, count, mask), np.zeros((count, 1), np.float32)
 
 
 def evaluate(
     players: Players, world: Any, episodes: int, seed: int, replaced: Collection[str] = (),
     watch: Callable[[list[Episodes]], bool] | None = None,
 ) -> list[Episodes]:  # fmt: skip
-    """Play ``episodes`` greedy episodes; what they brought each agent.
+    """Play `episodes` greedy episodes; what they brought each agent.
 
     Every sub-environment plays its fixed share of the episodes, so that short ones are not counted more often. One
-    whose episode is cut at ``evaluator.max_episode_steps`` plays no further.
+    whose episode is cut at `evaluator.max_episode_steps` plays no further.
 
     Args:
         players: networks of all agents.
@@ -264,13 +264,13 @@ class Judge:
         self.agents = all_of(self._world.agents)
 
     def evaluate(self, weights: Tensor, frames: int, taken_at: float) -> Evaluation | None:
-        """Greedy episodes with ``weights``, float32 [sum of numel]; always on the same seeds.
+        """Greedy episodes with `weights`, float32 [sum of numel]; always on the same seeds.
 
         The best policy so far that another process had found is played here first: the figure that it was kept with is
         of that one's environments, and they may draw a problem when they are made.
 
         Returns:
-            what they brought; None where ``watch`` said that the rest is not to be played.
+            what they brought; None where `watch` said that the rest is not to be played.
         """
         start = time.monotonic()
         if self._kept is not None:
@@ -335,7 +335,7 @@ def run(
     config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path, weights: Tensor, pulse: Tensor,
     pipe: Connection,
 ) -> None:  # fmt: skip
-    """Body of the process: a request ``(frames, taken_at)`` is answered by an :class:`Evaluation` or an error text.
+    """Body of the process: a request `(frames, taken_at)` is answered by an :class:`Evaluation` or an error text.
 
     Args:
         config: the run.

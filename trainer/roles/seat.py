@@ -32,16 +32,16 @@ class Seat:
         self.cursor = self.board.cursor[own]
         self.time = int(self.cursor[0])
         self.reader: WeightsReader = plan.weights.reader()
-        self.explorer = EpsilonGreedy(n, plan.spec.num_actions, seeds.of_exploration(plan.seed, worker, start))
+        self.explorer = EpsilonGreedy(n, plan.spec.action, seeds.of_exploration(plan.seed, worker, start))
         self.epsilon = EXPLORATIONS[self.config.exploration](self.config, plan.streams.num_streams, own)
         self.noisy = plan.config.algorithm.noisy  # noise explores in place of epsilon
-        self.stacks = FrameStacks(plan.spec, n)
+        self.stacks, self.action = FrameStacks(plan.spec, n), plan.spec.action
         self.observation: Observation = {}
         self.present = np.ones(n, bool)  # whether the row to be written starts a transition
         self.num_absent = 0
         self.age = np.zeros(n, np.int32)  # steps since the episode's first observation
         self.returns = np.zeros(n)
-        self.given: np.ndarray | None = None  # int64 [N], actions that a world gives
+        self.given: np.ndarray | None = None  # [N, *shape], actions that a world gives
         self.counted = np.ones(n, bool)  # of an episode that ends, whether the agent played it
 
     def begin(self, observation: Observation, present: np.ndarray) -> None:
@@ -80,7 +80,7 @@ class Seat:
             rows["age"][i] = self.age
 
     def explore(self, action: np.ndarray, values: np.ndarray, frames: int) -> np.ndarray:
-        """Exploring actions int64 [N] out of the greedy ones, after ``frames`` frames; written into the row.
+        """Exploring actions int64 [N] out of the greedy ones, after `frames` frames; written into the row.
 
         Where the world gives an action (`trainer.envs.world`), it is that one.
         """
@@ -89,8 +89,9 @@ class Seat:
             rates, self.board.epsilon[self.worker] = self.epsilon(frames)
             action = self.explorer(action, rates, self.observation.get("action_mask"))
         if self.given is not None:
-            action = np.where(self.given >= 0, self.given, action)
-            self.counted = self.given < 0  # the world may change it in place
+            given = self.action.given(self.given)
+            action = np.where(given.reshape(-1, *[1] * (action.ndim - 1)), self.given, action)
+            self.counted = ~given
         rows["action"][i] = action
         if "value_best" in rows:
             rows["value_taken"][i] = values[np.arange(self.num_envs), action]

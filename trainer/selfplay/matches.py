@@ -30,7 +30,7 @@ MAX_MOVES = 27_000  # of a game, which greedy networks may never end; then it is
 
 
 def world_of_games(config: Config, num_games: int) -> Any:
-    """The run's game, so many at a time, in ``world.game``; it is to be closed.
+    """The run's game, so many at a time, in `world.game`; it is to be closed.
 
     Raises:
         ConfigError: the run's environment is no turn-based game.
@@ -53,7 +53,7 @@ def weights_of(path: Path, config: Config, spec: EnvSpec) -> Tensor:
 
 
 def network_players(config: Config, spec: EnvSpec, flats: Tensor, block: int = BLOCK) -> Choose:
-    """Greedy networks of one shape, who ``0 .. A - 1`` are; one forward pass for all of them.
+    """Greedy networks of one shape, who `0 .. A - 1` are; one forward pass for all of them.
 
     Args:
         config: of the run that they are of.
@@ -79,7 +79,7 @@ def network_players(config: Config, spec: EnvSpec, flats: Tensor, block: int = B
                 at = who[those], place[part] - begin
                 for leaf, array in zip(spec.leaves, seen, strict=True):
                     array[at] = observation[leaf.name][those]
-                if spec.has_mask:
+                if spec.action.has_mask:
                     mask[at] = observation["action_mask"][those]
                 actions[those] = policy(seen, mask)[0][at]
         return actions
@@ -94,7 +94,7 @@ def network_player(config: Config, spec: EnvSpec, flat: Tensor) -> Player:
 
 
 def seated(players: Sequence[Player], networks: Choose | None, generator: np.random.Generator) -> Choose:
-    """Functions, who ``0 .. F - 1`` are, and behind them networks of `network_players`."""
+    """Functions, who `0 .. F - 1` are, and behind them networks of `network_players`."""
 
     def choose(game: Any, rows: np.ndarray, who: np.ndarray) -> np.ndarray:
         actions = np.zeros(len(rows), np.int64)
@@ -113,7 +113,7 @@ def seated(players: Sequence[Player], networks: Choose | None, generator: np.ran
 def play_out(
     game: Any, who: np.ndarray, choose: Choose, watch: Callable[[], bool] = lambda: True, max_moves: int = MAX_MOVES
 ) -> bool:
-    """Play all games, which have begun, to their ends; False if ``watch`` did not let it.
+    """Play all games, which have begun, to their ends; False if `watch` did not let it.
 
     Args:
         game: N of `trainer.envs.games`.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from trainer.algorithms import check_actions
 from trainer.config.consistency import check_game
 from trainer.config.sections import Config, ConfigError
 from trainer.envs import EnvError, EnvSpec
@@ -54,6 +55,8 @@ def describe(config: Config) -> list[tuple[str, EnvSpec]]:
         if error.kind == "EnvError":
             raise EnvError(error.cause) from error
         raise EnvError(f"{config.env.id}: {error}; make one by itself in Python to see why") from error
+    for _, spec in world:
+        check_actions(spec)
     if world[0][1].against_opponents:
         check_game(config)
     return world
@@ -112,7 +115,7 @@ def build_shared(
     config: Config, run_dir: Path, world: Sequence[tuple[str, EnvSpec]], device: torch.device, scratch: Path,
     loggers: Loggers, stop: StopSignals,
 ) -> System:  # fmt: skip
-    """As :func:`build` for the schedule ``shared_gradient``, whose local agents live in processes of their own.
+    """As :func:`build` for the schedule `shared_gradient`, whose local agents live in processes of their own.
 
     Raises:
         ConfigError: the world has several agents.
@@ -164,7 +167,7 @@ def start_from(agent: Learner, path: Path) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """``auto`` is the first CUDA device, or the CPU.
+    """`auto` is the first CUDA device, or the CPU.
 
     Raises:
         ConfigError: a device that is not there.
