@@ -1,13 +1,13 @@
-"""The learning table: presets x algorithms x seeds, and what each reaches, into docs/.
+"""Write the learning table, docs/learning.md: the return of presets x algorithms x seeds.
 
     python -m benchmarks.learning [--only LunarLander-v3 ...] [--algorithms dqn ...] [--seeds 5 6 7 8 9] [--jobs 2]
 
-Each run is `python -m trainer.run` with the preset's budget, as people type it; its return is of the best policy,
-chosen by the run's own evaluations and played again for 100 greedy episodes on other seeds. Runs that are already in
-docs/learning/runs.jsonl are not repeated (delete their lines to have them again), so that the benchmark can be stopped
-and goes on. The table gives the median and the interquartile mean over seeds with 95 % bootstrap intervals (Agarwal et
-al. 2021, the method of rliable), and the curves show the interquartile mean of the evaluations. New runs take seeds 5
-to 9, as presets were tuned on 0 to 4. What was made before one of `CHANGES` is marked, until it is run again.
+Each run is `python -m trainer.run` with the preset's budget, as a user types it. Its return is the mean of 100 greedy
+episodes of the best policy, which the evaluations during the run chose; these episodes have other seeds. A run that is
+in docs/learning/runs.jsonl is not repeated (delete its line to repeat it), so the benchmark can be stopped and started
+again. The table has the median and the interquartile mean over seeds with 95 % bootstrap intervals (Agarwal et al.
+2021, the method of rliable); the curves show the interquartile mean of the evaluations. New runs take seeds 5 to 9,
+because presets were tuned on 0 to 4. Runs that were made before one of `CHANGES` are marked until they are repeated.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Change:
-    """After which the command of an older run gives something else.
+    """A change of the trainer after which the command of an older run gives other results.
 
     Args:
-        commit: that made it.
-        what: it is, in words.
-        algorithms: that it concerns.
-        tasks: likewise; none: all.
+        commit: that made the change.
+        what: the change in words.
+        algorithms: whose results change.
+        tasks: whose results change; empty: all.
     """
 
     commit: str
@@ -67,13 +67,13 @@ class Change:
 
 
 CHANGES = (
-    Change("594b125", "importance weights count as mean(w l), no more as sum(w l) / sum(w)", ("rainbow",)),
+    Change("594b125", "the loss is mean(w l) of the importance weights w, no longer sum(w l) / sum(w)", ("rainbow",)),
     Change(
-        "594b125", "values begin at 0, no more in the middle of the support", ("c51", "rainbow"),
+        "594b125", "values begin at 0, no longer in the middle of the support", ("c51", "rainbow"),
         ("CartPole-v1", "Acrobot-v1", "MountainCar-v0"),  # the others' supports are symmetric about 0
     ),
     Change(
-        "a289965", "importance weights are divided by the largest of their batch, no more by that of all rows",
+        "a289965", "importance weights are divided by the largest of their batch, no longer by the largest of all rows",
         ("rainbow",),
     ),
 )  # fmt: skip
@@ -84,12 +84,12 @@ class Task:
     """A line of the table.
 
     Args:
-        name: of the environment, with what is special.
+        name: the environment, and what is special.
         arguments: of the run.
-        bar: median return that the best algorithm is held to.
-        reference: who published what it comes from.
+        bar: median return that the best algorithm should reach.
+        reference: the published result that the bar comes from.
         algorithms: those that are run.
-        seeds: how many of those asked for.
+        seeds: how many of the requested seeds are run.
     """
 
     name: str
@@ -127,18 +127,18 @@ TASKS = (
 
 
 def key(run: dict[str, Any]) -> tuple[str, str, int]:
-    """What a run is known by."""
+    """Task, algorithm and seed, which identify a run."""
     return run["task"], run["algorithm"], run["seed"]
 
 
 def finished() -> dict[tuple[str, str, int], dict[str, Any]]:
-    """Runs on record, the newest of each."""
+    """The recorded runs; of several with the same key the newest."""
     lines = RUNS.read_text().splitlines() if RUNS.exists() else []
     return {key(run): run for run in map(json.loads, lines)}
 
 
 def train(task: Task, algorithm: str, seed: int, jobs: int) -> dict[str, Any]:
-    """One run by the command that people type, one of `jobs` at a time; what the table and the curves need of it."""
+    """Make one run by the command that a user types, and return its record; `jobs` says how many run at a time."""
     words = [*task.arguments, *ALGORITHMS[algorithm], f"seed={seed}"]
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
@@ -205,20 +205,21 @@ def rows(runs: Iterable[dict[str, Any]]) -> list[Row]:
 
 
 def write_table(runs: Iterable[dict[str, Any]]) -> None:
-    """docs/learning.md with a table for each task, and its curves; docs/learning/notes.md, written by hand, ends it."""
+    """docs/learning.md with a table for each task, and its curves; then docs/learning/notes.md, written by hand."""
     runs = sorted(runs, key=key)
     machines = dict(zip(sorted({machine(run) for run in runs}), ascii_lowercase, strict=False))
     parts = [
         "# Learning table\n",
-        "Written by `python -m benchmarks.learning`. Median over seeds of 100 greedy episodes of each run's best "
-        "policy, chosen by the run's own evaluations and played again on other seeds; interquartile mean (IQM) with "
-        "95 % bootstrap intervals over seeds. Each line's runs are the command below the table, each with its seed; "
-        "all runs with their curves and commits stand in [learning/runs.jsonl](learning/runs.jsonl).\n",
-        "**last policy**: the same of each run's last policy, which nothing chose. **made at**: commits of the runs; a "
-        "mark says that its command gives something else by now. Presets were tuned on seeds 0 to 4 (see the end), so "
-        "that nothing was chosen by what rows of seeds 5 to 9 show. In runs made before 36cc05b an evaluation, so a "
-        "point of the curve, bears the frames at which it was asked for; its weights were up to one evaluation's "
-        "distance later, so those curves rise too early.\n",
+        "`python -m benchmarks.learning` writes this page. A run's return is the mean of 100 greedy episodes of its best "
+        "policy, which the evaluations during the run chose; these episodes have other seeds. The table has the median "
+        "over seeds and the interquartile mean (IQM) with its 95 % bootstrap interval over seeds. The command below a "
+        "table repeats its runs, one for each seed. All runs are in [learning/runs.jsonl](learning/runs.jsonl), with "
+        "their curves and commits.\n",
+        "**last policy**: the same for the last policy of each run, for which no evaluation made a choice. **made at**: "
+        "the commits of the runs; a mark says that the command gives other results now. Presets were tuned on seeds 0 "
+        "to 4 (see the end), so nothing was chosen by the rows with seeds 5 to 9. In runs made before 36cc05b a point "
+        "of the curve has the frame count at which the evaluation was requested, but weights from up to one "
+        "evaluation's distance later, so these curves rise too early.\n",
         "Hardware:\n",
         *(f"- {letter}: {hardware}" for hardware, letter in machines.items()),
         "",
@@ -249,13 +250,13 @@ def write_table(runs: Iterable[dict[str, Any]]) -> None:
 
 
 def machine(run: dict[str, Any]) -> str:
-    """What a run was made on, and beside how many others."""
+    """The machine of a run, and how many runs it made at a time."""
     return f"{run['hardware']}; {run['jobs']} at a time"
 
 
 @functools.cache
 def contains(commit: str, change: str) -> bool:
-    """Whether a commit has a change in it; not where git knows one of them no more."""
+    """Whether a commit contains a change; False if git does not know one of them."""
     command = ["git", "merge-base", "--is-ancestor", change, commit]
     return bool(commit) and subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 0
 
@@ -272,7 +273,7 @@ def outdated(run: dict[str, Any]) -> list[Change]:
 
 
 def mark(change: Change) -> str:
-    """What a change is known by in a table."""
+    """The mark of a change in a table: one asterisk for the first, two for the second, and so on."""
     return r"\*" * (CHANGES.index(change) + 1)  # Markdown's asterisks
 
 
@@ -302,23 +303,23 @@ def line(algorithm: str, runs: Sequence[dict[str, Any]], machines: dict[str, str
 
 
 def values(returns: Sequence[float]) -> str:
-    """One after the other."""
+    """`-70.0, -80.0`: the returns, with commas between them."""
     return ", ".join(f"{value:.1f}" for value in returns)
 
 
 def numbers(seeds: Sequence[int]) -> str:
-    """`0-4`, or one after the other where some are left out."""
+    """`0-4`, or `0, 2, 4` where some seeds are missing."""
     whole = list(seeds) == list(range(seeds[0], seeds[-1] + 1))
     return f"{seeds[0]}-{seeds[-1]}" if whole and len(seeds) > 1 else ", ".join(map(str, seeds))
 
 
 def slug(name: str) -> str:
-    """A file's name."""
+    """The name of a task as part of a file name."""
     return name.lower().replace(",", "").replace(" ", "_")
 
 
 def draw(task: Task, runs: Sequence[dict[str, Any]], path: Path) -> None:
-    """Interquartile mean and interval over seeds of the evaluations, a colour for each algorithm."""
+    """Draw the evaluations: interquartile mean and interval over seeds, a colour for each algorithm."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -343,7 +344,7 @@ def draw(task: Task, runs: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    arguments = parser("What the algorithms learn")
+    arguments = parser("Returns of algorithms and presets")
     arguments.add_argument("--only", nargs="+", default=[task.name for task in TASKS], help="names of tasks")
     arguments.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
     arguments.add_argument("--seeds", nargs="+", type=int, default=list(range(5, 10)))

@@ -57,7 +57,7 @@ def test_table_names_each_lines_hardware_and_ends_with_the_notes(tmp_path, monke
     line = next(line for line in text.splitlines() if line.startswith("| c51"))
     assert line.startswith("| c51 | 0-2 | -78.0 | -76.0 [")
     assert line.endswith(r"| -70.0, -80.0, -78.0 | -79.0 (-71.0, -81.0, -79.0) | 100,000 | 2.0 | a, b | ? \*\* |")
-    assert r"- \*\* made before 594b125: values begin at 0, no more in the middle of the support" in text
+    assert r"- \*\* made before 594b125: values begin at 0, no longer in the middle of the support" in text
     assert "    python -m trainer.run preset=acrobot algorithm=c51 seed=0\n" in text
     assert text.endswith("## Missed\n\nNothing.\n")
     assert (tmp_path / "learning" / "acrobot-v1.png").stat().st_size > 1_000
