@@ -210,16 +210,16 @@ def write_table(runs: Iterable[dict[str, Any]]) -> None:
     machines = dict(zip(sorted({machine(run) for run in runs}), ascii_lowercase, strict=False))
     parts = [
         "# Learning table\n",
-        "`python -m benchmarks.learning` writes this page. A run's return is the mean of 100 greedy episodes of its best "
-        "policy, which the evaluations during the run chose; these episodes have other seeds. The table has the median "
-        "over seeds and the interquartile mean (IQM) with its 95 % bootstrap interval over seeds. The command below a "
-        "table repeats its runs, one for each seed. All runs are in [learning/runs.jsonl](learning/runs.jsonl), with "
-        "their curves and commits.\n",
-        "**last policy**: the same for the last policy of each run, for which no evaluation made a choice. **made at**: "
-        "the commits of the runs; a mark says that the command gives other results now. Presets were tuned on seeds 0 "
-        "to 4 (see the end), so nothing was chosen by the rows with seeds 5 to 9. In runs made before 36cc05b a point "
-        "of the curve has the frame count at which the evaluation was requested, but weights from up to one "
-        "evaluation's distance later, so these curves rise too early.\n",
+        "`python -m benchmarks.learning` writes this page. A run's return is the mean of 100 greedy episodes of "
+        "its best policy, which the evaluations during the run chose; these episodes have other seeds. The table "
+        "has the median over seeds and the interquartile mean (IQM) with its 95 % bootstrap interval over seeds. "
+        "The command below a table repeats its runs, one for each seed. All runs are in "
+        "[learning/runs.jsonl](learning/runs.jsonl), with their curves and commits.\n",
+        "**last policy**: the same for the last policy of each run, for which no evaluation made a choice. **made "
+        "at**: the commits of the runs; a mark says that the command gives other results now. Presets were tuned "
+        "on seeds 0 to 4 (see the end), so nothing was chosen by the rows with seeds 5 to 9. In runs made before "
+        "36cc05b a point of the curve has the frame count at which the evaluation was requested, but weights from "
+        "up to one evaluation's distance later, so these curves rise too early.\n",
         "Hardware:\n",
         *(f"- {letter}: {hardware}" for hardware, letter in machines.items()),
         "",
