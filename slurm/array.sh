@@ -1,12 +1,12 @@
 #!/bin/bash
-# Independent agents as a job array: each element is one agent on one GPU and 8 cores, starts when there is room for it,
-# on whatever node, and has a time limit, requeues and an end of its own.
+# Independent agents as a job array. Each element is one agent on one GPU and 8 cores. It starts on any node that has room,
+# and has a separate time limit, requeue and exit state.
 #
 #   sbatch slurm/array.sh preset=pong seed=10              seeds 10..15 in runs/slurm_<job id>/agent_0..5
 #   sbatch --array=0-19%4 slurm/array.sh preset=pong       twenty agents, four at a time
-#   bash slurm/array.sh --dry-run preset=pong              what would be submitted, and the commands
+#   bash slurm/array.sh --dry-run preset=pong              shows what would be submitted, and the commands
 #
-# The lines below are a site's to edit; options before the script's name win over them. docs/slurm.md says more.
+# Edit the lines below for your site; options before the script's name override them. More is in docs/slurm.md.
 #SBATCH --job-name=array
 #SBATCH --array=0-5
 #SBATCH --nodes=1

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Six independent agents on one node, each on a GPU and 8 cores of its own, with a seed and a run folder of its own.
+# Six independent agents on one node. Each has one GPU, 8 cores, a seed and a run folder.
 #
 #   sbatch slurm/six_gpu.sh preset=pong seed=10          seeds 10..15 in runs/slurm_<job id>/agent_0..5
 #   sbatch slurm/six_gpu.sh preset=pong run_dir=runs/p   in runs/p; submitted again, it goes on from there
-#   bash slurm/six_gpu.sh --dry-run preset=pong          what would be submitted, and the six commands
+#   bash slurm/six_gpu.sh --dry-run preset=pong          shows what would be submitted, and the six commands
 #
-# The lines below are a site's to edit; options before the script's name win over them. docs/slurm.md says more.
+# Edit the lines below for your site; options before the script's name override them. More is in docs/slurm.md.
 #SBATCH --job-name=six_gpu
 #SBATCH --nodes=1
 #SBATCH --ntasks=6

@@ -1,22 +1,22 @@
 #!/bin/bash
-# Every combination of the values that are separated by commas, each an element of a job array (slurm/array.sh).
+# Runs every combination of values that are separated by commas; each is an element of a job array (slurm/array.sh).
 #
 #   bash slurm/sweep.sh preset=pong learner.learning_rate=1e-3,5e-4 seed=0,1,2             six runs
 #   bash slurm/sweep.sh --partition=long --time=8:00:00 run_dir=runs/lr preset=pong ...    options of sbatch come first
-#   bash slurm/sweep.sh --dry-run ...                                                      what would be submitted
+#   bash slurm/sweep.sh --dry-run ...                                                      shows what would be submitted
 #
-# Unlike six_gpu.sh and array.sh it changes no seed: without a seed all combinations have the same one. The combination of
-# agent N is line N + 1 of RUN_DIR/sweep.txt. Submitted again with the same run_dir, it goes on from there.
+# Unlike six_gpu.sh and array.sh it adds nothing to the seed: if the arguments name no seed, all combinations have the same
+# one. Agent N runs the combination in line N + 1 of RUN_DIR/sweep.txt. Submit it again with the same run_dir to continue.
 set -u
 if [[ ${BASH_SOURCE[0]} == */slurm_script ]]; then
-  echo "error: this script submits jobs and is none: run it with bash slurm/sweep.sh" >&2
+  echo "error: this script submits jobs and is no job itself: run it with bash slurm/sweep.sh" >&2
   exit 2
 fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 source slurm/lib.sh
 read_arguments "$@"
 OVERRIDES=()
-for argument in "${ARGUMENTS[@]}"; do # again, for the seed is a value like others here
+for argument in "${ARGUMENTS[@]}"; do # once more, because here the seed is a value like any other
   case $argument in -* | run_dir=* | replay.scratch_dir=*) ;; *) OVERRIDES+=("$argument") ;; esac
 done
 found=$(combinations "${OVERRIDES[@]}") || exit 2
@@ -39,5 +39,5 @@ if [[ $DRY_RUN ]]; then
   exit
 fi
 command -v sbatch >/dev/null || fail "there is no sbatch: run this on a node from which jobs are submitted"
-if ! { mkdir -p -- "$RUN_DIR" && printf '%s\n' "$found" >"$GRID"; }; then fail "$GRID cannot be written: set run_dir to another folder"; fi
+if ! { mkdir -p -- "$RUN_DIR" && printf '%s\n' "$found" >"$GRID"; }; then fail "$GRID could not be written: set run_dir to another folder"; fi
 exec "${SUBMISSION[@]}"
