@@ -26,8 +26,8 @@ from benchmarks.report import Row, figure, parser, show
 from trainer.telemetry.rows import read
 
 if TYPE_CHECKING:  # torch is imported where it is needed: a run's seconds are measured from here
+    from trainer.learning.feed import Batch
     from trainer.memory.boards import ControlBoard
-    from trainer.replay.streams import Batch
     from trainer.roles.agents import AgentPlan
 
 SLEEPERS, SLEEP_S = 8, 0.02  # agents whose updates sleep, for as long as an IQN update of cleanup takes

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from trainer.config.sections import Config
-    from trainer.replay.streams import Batch
+    from trainer.learning.feed import Batch
     from trainer.training.system import System
 
 FILLED_FRAMES = 5_000
@@ -119,14 +119,17 @@ def learner_updates(config: Config, system: System, settings: dict[str, Any]) ->
     from dataclasses import replace
 
     from trainer.algorithms import ALGORITHMS
-    from trainer.learning.update import Updater, feed
+    from trainer.learning.feed import Feed
+    from trainer.learning.update import Updater
 
     section = replace(config.learner, **settings)
     algorithm = ALGORITHMS[config.algorithm.name](config.algorithm, section, system.plans[0].spec)
     learner = Updater(algorithm, section, config.algorithm, system.device)
 
+    feed = Feed(system.agents[0].replay, system.device)
+
     def update() -> None:
-        for batch in feed(system.agents[0].gather, system.device, section.prefetch_batches):
+        for batch in feed.batches(section.prefetch_batches):
             learner.update(batch)
 
     return update, section.prefetch_batches
@@ -135,13 +138,13 @@ def learner_updates(config: Config, system: System, settings: dict[str, Any]) ->
 def measure(name: str, seconds: float, repeats: int, with_compile: bool) -> list[Row]:
     """The rows of one of `CASES`: the one with a bar first."""
     from benchmarks import parts
+    from trainer.learning.feed import flat
 
     config = parts.config(*CASES[name], *COMMON, parts.BUDGET)
     with parts.opened(config) as system:
         while system.total_frames() < FILLED_FRAMES:
             system.rollouts[0].collect_round()
-        whole = {key: tensor.clone() for key, tensor in system.agents[0].replay.batches(8).items()}
-        batches = [{key: tensor[i] for key, tensor in whole.items()} for i in range(8)]
+        batches = [flat(system.agents[0].replay.sample()) for _ in range(8)]
         calls = {"bare": (bare_update(config, system, batches), 1)}
         for variant, settings in variants(config, with_compile).items():
             calls[variant] = learner_updates(config, system, settings)

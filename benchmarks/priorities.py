@@ -18,12 +18,13 @@ def main() -> None:
     import numpy as np
 
     from trainer.replay.priorities import PrioritizedStreamSampler
-    from trainer.replay.streams import StreamLayout, StreamSampler
+    from trainer.replay.streams import StreamLayout
+    from trainer.replay.uniform import StreamSampler
 
     streams = StreamLayout(4, STREAMS // 4, ROWS // STREAMS)
     cursor = np.full(STREAMS, streams.ring + 1000)
     uniform = StreamSampler(cursor, streams, ahead=3)
-    sampler = PrioritizedStreamSampler(uniform, 0.6, 0.4, 1e-6, np.zeros(streams.rows, bool))
+    sampler = PrioritizedStreamSampler(uniform, 0.6, 0.4, 1e-6, np.zeros(streams.rows, bool), BATCH)
     sampler.adopt()
     rng, seconds = np.random.default_rng(0), []
     everything = np.divmod(np.arange(streams.rows), streams.ring)

@@ -28,6 +28,7 @@ from trainer.config.sections import AlgorithmConfig, Config, ConfigError, Learne
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.envs.counting import AGENT_STREAMS, expected_reward
 from trainer.host.seeds import SEEDS_PER_RUN
+from trainer.learning.feed import flat
 from trainer.learning.stacking import Stack
 from trainer.learning.update import Updater
 from trainer.memory.weights import flatten_parameters
@@ -178,7 +179,7 @@ def test_no_replay_ever_holds_another_agents_transition(
                 rollout.collect_round()
     for number, agent in enumerate(system.agents):
         first = config.seed * SEEDS_PER_RUN + number * AGENT_STREAMS
-        rows = {key: value.flatten(0, 1).numpy() for key, value in agent.replay.batches(40).items()}
+        rows = {key: value.numpy() for key, value in flat(agent.replay.sample(40 * agent.replay.batch_size)).items()}
         stream, episode, step, _ = rows["observation"].astype(np.int64).T
         following = rows["next", "observation"].astype(np.int64).T
         assert set(stream) == set(range(first, first + 8))  # 2 workers x 4 sub-environments, its own ones

@@ -16,6 +16,7 @@ from trainer.config.sections import Config
 from trainer.envs.games import GAMES
 from trainer.envs.games.players import random_player
 from trainer.envs.selfplay import Opponents, SelfPlay
+from trainer.learning.feed import flat
 from trainer.memory.boards import ControlBoard
 from trainer.replay.streams import worker_rows
 from trainer.roles.agents import plan_agents
@@ -118,7 +119,8 @@ def test_returns_over_them_are_those_of_the_games(config: Config, tmp_path: Path
     """The n-step return of a decision is the discounted outcome where the game ends within n of its decisions."""
     rollout, plan, _ = played(config, tmp_path)
     (rows,) = [seat.rows for seat in rollout.seats]
-    batch = Learner(plan, torch.device("cpu")).replay.batches(40)
+    replay = Learner(plan, torch.device("cpu")).replay
+    batch = flat(replay.sample(40 * replay.batch_size))
     stream, time = batch["stream"].numpy().ravel(), batch["time"].numpy().ravel()
     returns, done = batch["next", "reward"].numpy().ravel(), batch["next", "terminated"].numpy().ravel()
     assert len(time) > 400

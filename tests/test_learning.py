@@ -10,6 +10,7 @@ import copy
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,12 @@ from trainer.algorithms.dqn import td_error
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.host.resources import prepare_process
-from trainer.learning.update import NotFinite, Updater, feed, linear, parameter_groups
-from trainer.replay.streams import Batch, StreamLayout, StreamReplay, StreamSampler, open_storage, to_tensordict
+from trainer.learning.feed import Batch, Feed, to_tensordict
+from trainer.learning.update import NotFinite, Updater, linear, parameter_groups
+from trainer.replay.buffer import StreamReplay
+from trainer.replay.streams import StreamLayout, open_storage
+from trainer.replay.transitions import Transitions
+from trainer.replay.uniform import StreamSampler
 from trainer.run_folder import checkpoint
 
 CPU = torch.device("cpu")
@@ -413,18 +418,39 @@ def test_trained_and_target_groups_hold_the_same_keys():
     assert same(learner.trained, learner.targets)
 
 
-def test_feed_yields_what_was_gathered_batch_by_batch(tmp_path):
-    streams = StreamLayout(1, 2, 30)
-    storage, cursor = open_storage(VECTOR, streams, tmp_path), np.full(2, 30)
+def open_replay(folder: Path, seed: int = 4) -> StreamReplay:
+    """60 rows whose observations are their numbers; batches of 8."""
+    streams, cursor = StreamLayout(1, 2, 30), np.full(2, 30)
+    storage = open_storage(VECTOR, streams, folder)
     storage._storage["observation"].numpy()[:] = np.arange(60)[:, None]
-    replays = [StreamReplay(VECTOR, storage, StreamSampler(cursor, streams, seed=4), 0.9, 1, 8) for _ in range(2)]
-    whole, seen = replays[0].batches(5), 0
-    for i, batch in enumerate(feed(replays[1].batches, CPU, 5)):
-        assert batch.keys() == whole.keys()
-        assert all(torch.equal(tensor, whole[key][i]) for key, tensor in batch.items())
-        assert torch.equal(batch["observation"][:, 0], batch["index"].float())
-        seen += 1
-    assert seen == 5
+    columns = {name: column.numpy() for name, column in storage._storage.items()}
+    return StreamReplay(
+        Transitions(VECTOR, columns, streams, cursor, 0.9, 1), StreamSampler(cursor, streams, seed=seed), 8
+    )
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["between updates", "in the background"])
+def test_feed_yields_what_sample_gives_batch_by_batch_in_the_order_asked_for(tmp_path, ahead):
+    """Chunks of 5, 3, 3 and 1 batches draw the same rows, whether the next one is gathered meanwhile or not."""
+    plain, feed, seen = open_replay(tmp_path / "a"), Feed(open_replay(tmp_path / "b"), CPU), 0
+    counts = [5, 3, 3, 1]
+    for number, count in enumerate(counts):
+        whole = plain.sample(count * 8)
+        then = counts[number + 1] if ahead and number < 3 else 0
+        for i, batch in enumerate(feed.batches(count, then)):
+            assert set(batch) == set(whole.keys(True, True))
+            assert all(torch.equal(tensor, whole[key][8 * i : 8 * i + 8]) for key, tensor in batch.items())
+            assert torch.equal(batch["observation"][:, 0], batch["index"].float())
+            seen += 1
+    assert seen == 12
+    feed.close()
+
+
+def test_feed_gives_as_many_as_are_asked_for_when_it_was_told_another_number(tmp_path):
+    feed = Feed(open_replay(tmp_path), CPU)
+    for count, then in ((2, 5), (3, 1), (4, 2), (1, 0), (6, 0)):
+        assert len(list(feed.batches(count, then))) == count
+    feed.close()
 
 
 @pytest.mark.parametrize(

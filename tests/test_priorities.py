@@ -11,12 +11,14 @@ import torch
 from scipy.stats import chisquare
 from torchrl.data.replay_buffers import samplers as torchrl_samplers
 
-from tests.test_replay import GAMMA, Streams, make_streams
+from tests.test_replay import GAMMA, Streams, make_streams, sampled
 from trainer.algorithms.targets import first_priority
 from trainer.config.sections import AlgorithmConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
+from trainer.replay.buffer import StreamReplay
 from trainer.replay.priorities import FANOUT, PrioritizedStreamSampler, PriorityTree
-from trainer.replay.streams import StreamReplay, StreamSampler, open_storage, row_bytes, row_spec, worker_rows
+from trainer.replay.streams import open_storage, row_bytes, row_spec, worker_rows
+from trainer.replay.uniform import StreamSampler
 
 STACKED = EnvSpec("test", (Leaf("observation", (2,), "float32", "vector", stack=3),), DiscreteAction(4))
 
@@ -26,8 +28,8 @@ def prioritized(
 ) -> tuple[StreamReplay, PrioritizedStreamSampler]:
     uniform = StreamSampler(written.cursor, written.streams, n_step, written.spec.stack - 1, seed)
     final = written.storage._storage["final"].numpy()
-    sampler = PrioritizedStreamSampler(uniform, alpha, beta, 0.0, final)
-    return StreamReplay(written.spec, written.storage, sampler, GAMMA, n_step, batch_size), sampler
+    sampler = PrioritizedStreamSampler(uniform, alpha, beta, 0.0, final, batch_size)
+    return StreamReplay(written.transitions(n_step), sampler, batch_size), sampler
 
 
 def known(sampler: PrioritizedStreamSampler) -> dict[tuple[int, int], float]:
@@ -170,8 +172,8 @@ def test_weights_follow_the_formula(tmp_path: Path) -> None:
     shares = known(sampler)
     p = np.array([shares[pair] for pair in pairs]) / sum(shares.values())
     weight = {pair: (len(pairs) * share) ** -0.5 for pair, share in zip(pairs, p, strict=True)}
-    whole = replay.batches(5)
-    assert whole["priority_weight"].shape == (5, 16) and whole["priority_weight"].dtype == torch.float32
+    whole = {key: tensor.view(5, 16, *tensor.shape[1:]) for key, tensor in sampled(replay, 5).items()}
+    assert whole["priority_weight"].dtype == torch.float32
     largest = []
     for i in range(5):
         drawn = list(zip(whole["stream"][i].tolist(), whole["time"][i].tolist(), strict=True))
@@ -184,7 +186,7 @@ def test_weights_follow_the_formula(tmp_path: Path) -> None:
     expected = np.array([weight[pair] for pair in drawn])
     np.testing.assert_allclose(one["priority_weight"].numpy(), expected / expected.max(), rtol=1e-5)
     sampler.beta = 0.0
-    assert (replay.batches(3)["priority_weight"] == 1).all()
+    assert (sampled(replay, 3)["priority_weight"] == 1).all()
 
 
 # ------------------------------------------------------------------ rows that come and go
@@ -242,12 +244,12 @@ def test_priorities_of_a_batch_count_from_the_next_gathering_on(tmp_path: Path) 
     written = make_streams(tmp_path, workers=1, envs=1, ring=40)
     written.write(0, 30, np.random.default_rng(0), end=0.0)
     replay, sampler = prioritized(written, alpha=1.0, batch_size=8)
-    chunk = replay.batches(2)
-    first = {key: tensor[0] for key, tensor in chunk.items()}
+    first = {key: tensor[:8] for key, tensor in sampled(replay, 2).items()}
     drawn = set(first["time"].tolist())
-    replay.reprioritize(first, torch.full((8,), 1e-9))
+    replay.reprioritize(first["stream"], first["time"], torch.full((8,), 1e-9))
     assert set(known(sampler).values()) == {1.0}
-    times = replay.batches(200)["time"].flatten().tolist()
+    replay.take_priorities()
+    times = sampled(replay, 200)["time"].tolist()
     assert not drawn & set(times)
 
 
@@ -264,7 +266,7 @@ def test_a_collectors_own_error_is_the_first_priority(tmp_path: Path) -> None:
         values[worker] = rows
     replay, sampler = prioritized(written, alpha=1.0, n_step=3)
     config = AlgorithmConfig(gamma=GAMMA)
-    sampler.first = partial(replay.first_priorities, priority=partial(first_priority, config=config))
+    sampler.first = partial(replay.storage.first_priorities, priority=partial(first_priority, config=config))
     sampler.adopt()
     shares = known(sampler)
     assert set(shares) == written.startable(3)

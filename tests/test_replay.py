@@ -13,20 +13,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torchrl.data import TensorDictReplayBuffer
 
 from trainer.algorithms import ALGORITHMS
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
+from trainer.learning.feed import flat
+from trainer.replay.buffer import StreamReplay
 from trainer.replay.streams import (
     StreamLayout,
-    StreamReplay,
-    StreamSampler,
     layout,
     open_storage,
     row_bytes,
     row_spec,
     worker_rows,
 )
+from trainer.replay.transitions import Transitions
+from trainer.replay.uniform import StreamSampler
 
 GAMMA = 0.9
 VECTOR = EnvSpec("test", (Leaf("observation", (3,), "float32", "vector"),), DiscreteAction(4))
@@ -54,8 +57,13 @@ class Streams:
     history: list[list[dict[str, Any]]] = field(default_factory=list)
 
     def replay(self, n_step: int = 1, batch_size: int = 16, seed: int = 0) -> StreamReplay:
-        sampler = StreamSampler(self.cursor, self.streams, n_step, self.spec.stack - 1, seed)
-        return StreamReplay(self.spec, self.storage, sampler, GAMMA, n_step, batch_size)
+        final = self.storage._storage["final"].numpy()
+        sampler = StreamSampler(self.cursor, self.streams, n_step, self.spec.stack - 1, seed, final=final)
+        return StreamReplay(self.transitions(n_step), sampler, batch_size)
+
+    def transitions(self, n_step: int = 1) -> Transitions:
+        columns = {name: column.numpy() for name, column in self.storage._storage.items()}
+        return Transitions(self.spec, columns, self.streams, self.cursor, GAMMA, n_step)
 
     def write(self, worker: int, steps: int, rng: np.random.Generator, end: float = 0.15) -> None:
         """Vector steps of one worker, with random numbers in every column; an episode ends with probability `end`."""
@@ -151,6 +159,11 @@ def stacked(history: list[dict[str, Any]], time: int, leaf: Leaf) -> np.ndarray:
     return np.stack(frames)
 
 
+def sampled(replay: StreamReplay, count: int) -> dict[Any, torch.Tensor]:
+    """``count`` batches that are sampled at once, one behind the other, [count * B, ...]."""
+    return flat(replay.sample(count * replay.batch_size))
+
+
 def assert_right(batch: dict[Any, torch.Tensor], made: Streams, n_step: int) -> int:
     """Compare every row of a batch [B, ...] with its reference; returns how many."""
     columns = {key: tensor.numpy() for key, tensor in batch.items()}
@@ -216,7 +229,7 @@ def test_n_step_transitions_agree_with_a_slow_reference(tmp_path, n_step, steps)
     made.write(0, steps, rng)
     made.write(1, steps - 7, rng)
     replay = made.replay(n_step)
-    rows = sum(assert_right(flat(replay.batches(count)), made, n_step) for count in (16, 1, 9))
+    rows = sum(assert_right(sampled(replay, count), made, n_step) for count in (16, 1, 9))
     assert rows == 26 * 16
 
 
@@ -226,30 +239,26 @@ def test_frame_stacks_masks_and_every_kind_of_leaf_agree_with_a_slow_reference(t
     made, rng = make_streams(tmp_path, EVERYTHING), np.random.default_rng(steps)
     made.write(0, steps, rng)
     made.write(1, steps, rng, end=0.6)  # episodes shorter than the stack
-    batch = made.replay(n_step).batches(40)
-    assert_right(flat(batch), made, n_step)
+    batch = sampled(made.replay(n_step), 40)
+    assert_right(batch, made, n_step)
     assert batch["next", "action_mask"].any(-1).all()
 
 
 def test_without_episode_ends_every_return_has_n_rewards(tmp_path):
     made = make_streams(tmp_path)
     made.write(0, 40, np.random.default_rng(0), end=0.0)
-    batch = made.replay(n_step=5).batches(8)
+    batch = sampled(made.replay(n_step=5), 8)
     assert (batch["steps_to_next_obs"] == 5).all() and not batch["next", "done"].any()
 
 
 def test_terminated_and_truncated_are_kept_apart(tmp_path):
     made = make_streams(tmp_path)
     made.write(0, 200, np.random.default_rng(0), end=0.4)
-    batch = flat(made.replay().batches(50))
+    batch = sampled(made.replay(), 50)
     terminated, truncated = batch["next", "terminated"], batch["next", "truncated"]
     assert terminated.sum() > 50 and truncated.sum() > 50
     assert not (terminated & truncated).any()
     assert torch.equal(batch["next", "done"], terminated | truncated)
-
-
-def flat(batch: dict[Any, torch.Tensor]) -> dict[Any, torch.Tensor]:
-    return {key: tensor.flatten(0, 1) for key, tensor in batch.items()}
 
 
 # ------------------------------------------------------------------ what is drawn
@@ -262,7 +271,7 @@ def test_every_whole_transition_is_drawn_equally_often_and_nothing_else(tmp_path
     for worker, count in enumerate(steps):
         made.write(worker, count, rng)
     replay, draws = made.replay(n_step, seed=11), 60_000
-    stream, time = replay._draw_starts(draws)
+    stream, time = replay.sampler.draw(draws)
     startable = sorted(made.startable(n_step))
     number = {pair: i for i, pair in enumerate(startable)}
     counts = np.bincount([number[pair] for pair in zip(stream.tolist(), time.tolist(), strict=True)])
@@ -282,14 +291,14 @@ def test_nothing_of_a_row_under_the_writers_pen_is_seen(tmp_path, spec, n_step, 
         made.write(worker, steps, np.random.default_rng(worker))
         for column in worker_rows(made.storage, made.streams, worker).values():
             column[steps % 40] = 1 if column.dtype == bool else 77  # the row that comes next, half written
-    assert_right(flat(made.replay(n_step).batches(100)), made, n_step)
+    assert_right(sampled(made.replay(n_step), 100), made, n_step)
 
 
 def test_rows_overwritten_since_they_were_drawn_are_told(tmp_path):
     made, rng = make_streams(tmp_path), np.random.default_rng(0)
     made.write(0, 50, rng)
     replay = made.replay()
-    stream, time = replay._draw_starts(500)
+    stream, time = replay.sampler.draw(500)
     assert replay._sampler.intact(stream, time).all()
     made.write(0, 10, rng)
     assert np.array_equal(replay._sampler.intact(stream, time), time > 60 - 40)
@@ -299,36 +308,36 @@ def test_rows_overwritten_while_they_are_read_are_drawn_again(tmp_path, monkeypa
     made, rng = make_streams(tmp_path), np.random.default_rng(0)
     made.write(0, 50, rng)
     replay, laps = made.replay(n_step=3), [12, 5]
-    read = replay._read
+    read = replay.storage.get
 
-    def slow_read(stream, time):
-        batch = read(stream, time)
+    def slow_read(index):
+        batch = read(index)
         if laps:  # the writers go on while the first two reads take place
             made.write(0, laps.pop(), rng)
         return batch
 
-    monkeypatch.setattr(replay, "_read", slow_read)
-    assert_right(flat(replay.batches(10)), made, 3)
+    monkeypatch.setattr(replay.storage, "get", slow_read)
+    assert_right(sampled(replay, 10), made, 3)
     assert replay.redrawn > 30 and not laps
 
 
 def test_an_empty_replay_says_so(tmp_path):
     made = make_streams(tmp_path)
     with pytest.raises(RuntimeError, match="holds no whole transition yet"):
-        made.replay().batches(1)
+        made.replay().sample()
     made.write(0, 3, np.random.default_rng(0), end=0.0)
     with pytest.raises(RuntimeError, match="holds no whole transition yet"):
-        made.replay(n_step=3).batches(1)
-    assert set(flat(made.replay(n_step=2).batches(1))["time"].tolist()) == {0}
+        made.replay(n_step=3).sample()
+    assert set(made.replay(n_step=2).sample()["time"].tolist()) == {0}
 
 
 def test_draws_go_on_from_a_state_dict(tmp_path):
     made = make_streams(tmp_path)
     made.write(0, 40, np.random.default_rng(0))
     one, two = made.replay(seed=1), made.replay(seed=2)
-    one.batches(3)
+    sampled(one, 3)
     two._sampler.load_state_dict(one._sampler.state_dict())
-    assert torch.equal(one.batches(3)["index"], two.batches(3)["index"])
+    assert torch.equal(sampled(one, 3)["index"], sampled(two, 3)["index"])
 
 
 # ------------------------------------------------------------------ TorchRL's interface, memory
@@ -341,7 +350,8 @@ def test_a_sample_is_what_torchrls_loss_takes(tmp_path, n_step):
         made.write(worker, 60, np.random.default_rng(worker))
     replay = made.replay(n_step, batch_size=32)
     sample, info = replay.sample(return_info=True)
-    assert sample.batch_size == (32,) and info == {}
+    assert sample.batch_size == (32,) and set(info) == {"index", "stream", "time"}
+    assert len(replay) == 2 * 3 * 40  # rings that are full
     assert replay.sample(5).batch_size == (5,)
     assert replay.sample().keys() == sample.keys()
     keys = {"action", "observation.camera", "action_mask", ("next", "reward"), ("next", "terminated"), ("next", "done")}
@@ -355,23 +365,23 @@ def test_what_sample_gave_is_kept(tmp_path):
     made, rng = make_streams(tmp_path, EVERYTHING), np.random.default_rng(0)
     made.write(0, 60, rng)
     replay = made.replay(n_step=3, batch_size=16)
-    replay.batches(1)
+    memory: dict[str, np.ndarray] = {}
+    replay.sample_into(memory, 16)
     sample = replay.sample()
     kept = sample.clone()
     replay.sample()
-    replay.batches(1)
-    replay.batches(3)
+    replay.sample_into(memory, 48)
     made.write(0, 40, rng)
-    replay.batches(1)
+    replay.sample_into(memory, 16)
     assert (sample == kept).all()
 
 
 def test_batches_have_the_shapes_and_dtypes_that_are_documented(tmp_path):
     made = make_streams(tmp_path, EVERYTHING)
     made.write(0, 60, np.random.default_rng(0))
-    batch = made.replay(n_step=3, batch_size=16).batches(5)
-    found = {key: (tuple(tensor.shape[2:]), str(tensor.dtype).removeprefix("torch.")) for key, tensor in batch.items()}
-    assert {tuple(tensor.shape[:2]) for tensor in batch.values()} == {(5, 16)}
+    batch = sampled(made.replay(n_step=3, batch_size=16), 5)
+    found = {key: (tuple(tensor.shape[1:]), str(tensor.dtype).removeprefix("torch.")) for key, tensor in batch.items()}
+    assert {len(tensor) for tensor in batch.values()} == {80}
     leaves = {leaf.name: (leaf.seen_shape, leaf.dtype) for leaf in EVERYTHING.leaves} | {"action_mask": ((4,), "bool")}
     flag, number = ((1,), "bool"), ((), "int64")
     assert found == {
@@ -386,6 +396,22 @@ def test_batches_have_the_shapes_and_dtypes_that_are_documented(tmp_path):
 def test_chunks_of_any_size_share_one_memory(tmp_path):
     made = make_streams(tmp_path, EVERYTHING)
     made.write(0, 60, np.random.default_rng(0))
-    replay = made.replay()
-    places = {replay.batches(count)["next", "observation.camera"].data_ptr() for count in (8, 1, 3, 8, 5)}
+    replay, memory = made.replay(), {}
+    camera = ("next", "observation.camera")
+    places = {replay.sample_into(memory, 16 * count)[camera].data_ptr() for count in (8, 1, 3, 8, 5)}
     assert len(places) == 1
+
+
+def test_a_run_s_replay_is_sampled_and_looked_into_by_torchrls_interface(tmp_path):
+    made = make_streams(tmp_path)
+    made.write(0, 30, np.random.default_rng(0))
+    replay = made.replay()
+    assert isinstance(replay, TensorDictReplayBuffer) and "sample" not in vars(StreamReplay)
+    assert len(replay) == 90 and not made.replay().storage.contains(90 + 1)
+    row = replay[torch.tensor([7])]  # the transition that starts at a row
+    stream, time = 7 % 3, 7 // 3
+    for key, value in expected_transition(made.history[stream], time, 1, VECTOR).items():
+        if key != "steps_to_next_obs":
+            assert np.allclose(row[key].numpy().reshape(np.shape(value)), value), key
+    with pytest.raises(RuntimeError, match="doesn't allow writing"):
+        replay.extend(row)

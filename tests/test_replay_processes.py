@@ -17,6 +17,7 @@ from torch import Tensor
 
 from trainer.config.sections import Config
 from trainer.envs.counting import decode_image, episode_length, expected_reward, is_truncation, legal_actions
+from trainer.learning.feed import flat
 
 GAMMA = 0.9
 ACTIONS = 3
@@ -89,9 +90,12 @@ def test_no_sampled_row_is_torn_mixed_or_wrong_and_a_killed_writer_stops_nobody(
         """Draw `rows` rows and check all of them, while the writers write; the streams they came from."""
         streams: set[int] = set()
         for _ in range(0, rows, 4 * 128):
-            batch = replay.batches(4)
+            batch = {
+                key: tensor.view(4, 128, *tensor.shape[1:]) for key, tensor in flat(replay.sample(4 * 128)).items()
+            }
             # Late for many rows, as the writers are some 50 laps a second fast.
-            replay.reprioritize({key: tensor[0] for key, tensor in batch.items()}, torch.rand(128))
+            replay.reprioritize(batch["stream"][0], batch["time"][0], torch.rand(128))
+            replay.take_priorities()
             bad = wrong(batch, n_step, stack, env)
             assert not bad.any(), f"{bad.sum()} of {len(bad)} rows"
             streams.update(batch["stream"].flatten().tolist())

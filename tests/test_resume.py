@@ -24,6 +24,7 @@ from trainer.config.sections import Config, ConfigError
 from trainer.envs.counting import episode_length
 from trainer.host.errors import RunFailed
 from trainer.host.seeds import SEEDS_PER_RUN
+from trainer.learning.feed import flat
 from trainer.run_folder import checkpoint, manifest
 from trainer.run_folder import folder as run_folder
 from trainer.training.system import snapshot_path
@@ -229,7 +230,7 @@ def test_replay_goes_on_where_it_was(stopped: Config, started: Callable[[Config]
     ring = agent.plan.streams.ring
     cursor = agent.board.cursor.copy()
     assert (cursor == np.repeat(state["replay"]["upto"], 4)).all()
-    batch = agent.replay.batches(200)
+    batch = flat(agent.replay.sample(200 * agent.replay.batch_size))
     stream, time = batch["stream"].numpy().ravel(), batch["time"].numpy().ravel()
     assert (time > cursor[stream] - ring).all()
     number, episode, step, _ = batch["observation"].numpy().reshape(-1, 4).astype(np.int64).T
@@ -272,7 +273,7 @@ def test_other_workers_go_on_with_the_same_rows(workers: int, envs: int, capacit
     (agent,) = system.agents
     assert agent.board.total_frames() == sum(newest(Path(str(stopped.run_dir)))["frames_of_workers"])
     assert agent.board.cursor.sum() > min(capacity, 1_500) * 0.8
-    batch = agent.replay.batches(400)
+    batch = flat(agent.replay.sample(400 * agent.replay.batch_size))
     number, episode, step, _ = batch["observation"].numpy().reshape(-1, 4).astype(np.int64).T
     following = batch["next", "observation"].numpy().reshape(-1, 4).astype(np.int64).T
     assert (following[:3] == np.stack([number, episode, step + 1])).all()  # no transition leads over a seam

@@ -18,7 +18,7 @@ from trainer.algorithms import ALGORITHMS, Algorithm
 from trainer.algorithms.c51 import Atoms, limits, project
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
-from trainer.replay.streams import to_tensordict
+from trainer.learning.feed import to_tensordict
 
 TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), DiscreteAction(2))
 SPEC = EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), DiscreteAction(3))

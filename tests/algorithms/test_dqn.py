@@ -22,7 +22,7 @@ import torch
 from trainer.algorithms import ALGORITHMS, Algorithm
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
-from trainer.replay.streams import to_tensordict
+from trainer.learning.feed import to_tensordict
 
 TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), DiscreteAction(2))
 MASKED = EnvSpec("toy", TOY.leaves, DiscreteAction(2, has_mask=True))

@@ -14,8 +14,8 @@ from torch import Tensor
 from trainer.algorithms import ALGORITHMS
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
+from trainer.learning.feed import Batch
 from trainer.learning.update import Updater
-from trainer.replay.streams import Batch
 
 CPU = torch.device("cpu")
 SPECS = {

@@ -19,7 +19,7 @@ from trainer.algorithms import ALGORITHMS, Algorithm
 from trainer.algorithms.munchausen import scaled_log_policy, soft_target
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
-from trainer.replay.streams import to_tensordict
+from trainer.learning.feed import to_tensordict
 
 TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), DiscreteAction(2))
 LN3, LN4 = math.log(3), math.log(4)

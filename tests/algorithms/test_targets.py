@@ -28,8 +28,8 @@ from trainer.algorithms.targets import (
 )
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
+from trainer.learning.feed import to_tensordict
 from trainer.networks.q_network import QNetwork
-from trainer.replay.streams import to_tensordict
 
 TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), DiscreteAction(2))
 HEAD = ("module", "0", "module", "head", "layers", "0")

@@ -14,6 +14,7 @@ import pytest
 from trainer import envs
 from trainer.config.sections import Config
 from trainer.envs.pettingzoo import PettingZooVector
+from trainer.learning.feed import flat
 from trainer.training.train import train
 
 pytest.importorskip("pettingzoo", reason="pettingzoo is not installed")
@@ -113,7 +114,7 @@ def test_rows_of_agents_that_come_and_go(
         for rollout in system.rollouts:
             rollout.collect_round()
     for agent, (name, (first, last)) in zip(system.agents, LIFE.items(), strict=True):
-        rows = {key: value.flatten(0, 1).numpy() for key, value in agent.replay.batches(30).items()}
+        rows = {key: value.numpy() for key, value in flat(agent.replay.sample(30 * agent.replay.batch_size)).items()}
         step, following = rows["observation"][:, 1], rows["next", "observation"][:, 1]
         assert set(step) == set(range(first, last)), name
         m = np.minimum(3, last - step)

@@ -14,7 +14,7 @@ from trainer.algorithms import ALGORITHMS
 from trainer.config.consistency import NO_FIRST_PRIORITY
 from trainer.config.sections import AlgorithmConfig, ConfigError, LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
-from trainer.replay.streams import to_tensordict
+from trainer.learning.feed import to_tensordict
 
 SPEC = EnvSpec("test", (Leaf("observation", (4,), "float32", "vector"),), DiscreteAction(3))
 
@@ -32,14 +32,14 @@ def first_and_own(*arguments: str) -> tuple[np.ndarray, np.ndarray]:
     with parts.opened(parts.config(*FIXED, *arguments)) as system:
         agent = system.agents[0]
         sampler: Any = agent.sampler
-        given = sampler.first
+        given, transitions = sampler.first, agent.replay.storage
 
-        def look(stream: np.ndarray, time: np.ndarray) -> np.ndarray:
-            priority = given(stream, time)
-            starts = ~sampler._final[sampler.streams.index(stream, time)]
-            buffers, agent.replay._buffers = agent.replay._buffers, {}
-            batch = to_tensordict(agent.replay._read(stream, time), len(stream))
-            agent.replay._buffers = buffers
+        def look(rows: np.ndarray) -> np.ndarray:
+            priority = given(rows)
+            starts = ~sampler._final[rows]
+            memory, transitions.memory = transitions.memory, None
+            batch = transitions.get(torch.from_numpy(rows))
+            transitions.memory = memory
             with torch.no_grad():
                 agent.updater.algorithm.loss(batch)
                 first.append(priority[starts])

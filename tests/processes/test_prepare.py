@@ -12,8 +12,12 @@ import torch
 from trainer.algorithms import ALGORITHMS
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
+from trainer.learning.feed import flat as tensors_of
 from trainer.learning.update import Updater
-from trainer.replay.streams import StreamLayout, StreamReplay, StreamSampler, open_storage
+from trainer.replay.buffer import StreamReplay
+from trainer.replay.streams import StreamLayout, open_storage
+from trainer.replay.transitions import Transitions
+from trainer.replay.uniform import StreamSampler
 
 SPECS = {
     "vector": EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), DiscreteAction(3)),
@@ -34,20 +38,23 @@ def open_replay(spec: EnvSpec, n_step: int, folder: Path) -> StreamReplay:
     """A replay of 2 streams of 32 rows; 20 of each are published, and no episode ends in them."""
     streams = StreamLayout(num_workers=1, envs_per_worker=2, ring=32)
     storage = open_storage(spec, streams, folder)
-    sampler = StreamSampler(np.full(2, 20), streams, ahead=n_step, behind=spec.stack - 1, seed=1)
+    cursor = np.full(2, 20)
+    sampler = StreamSampler(cursor, streams, ahead=n_step, behind=spec.stack - 1, seed=1)
     if spec.action.has_mask:
         storage._storage["action_mask"].fill_(True)
-    return StreamReplay(spec, storage, sampler, 0.9, n_step, BATCH)
+    columns = {name: column.numpy() for name, column in storage._storage.items()}
+    return StreamReplay(Transitions(spec, columns, streams, cursor, 0.9, n_step), sampler, BATCH)
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("name", SPECS)
 def test_the_example_has_the_form_of_a_batch(name: str, n_step: int, tmp_path: Path) -> None:
     replay = open_replay(SPECS[name], n_step, tmp_path)
-    replay._sampler.cursor[:] = 0  # nothing is written yet
-    example = {key: (tensor.shape, tensor.dtype) for key, tensor in replay.example().items()}
-    replay._sampler.cursor[:] = 20
-    assert example == {key: (tensor.shape[1:], tensor.dtype) for key, tensor in replay.batches(3).items()}
+    replay.sampler.cursor[:] = 0  # nothing is written yet
+    example = [(key, tensor.shape, tensor.dtype) for key, tensor in tensors_of(replay.example()).items()]
+    replay.sampler.cursor[:] = 20
+    # In the same order: a recorded update takes them by their place.
+    assert example == [(key, tensor.shape, tensor.dtype) for key, tensor in tensors_of(replay.sample()).items()]
 
 
 @pytest.mark.parametrize("execution", ["trace", "eager"])
@@ -59,13 +66,13 @@ def test_preparing_leaves_no_trace_in_what_is_learned(name: str, execution: str,
     loss = ALGORITHMS["dqn"](target, config, spec)
     prepared, plain = (Updater(copy.deepcopy(loss), config, target, torch.device("cpu")) for _ in range(2))
     replay = open_replay(spec, 1, tmp_path)
-    prepared.prepare(replay.example())
+    prepared.prepare(tensors_of(replay.example()))
     for tensor, same in zip(flat(prepared), flat(plain), strict=True):
         assert torch.equal(tensor, same)
-    batches = {key: tensor.clone() for key, tensor in replay.batches(5).items()}
-    for i in range(5):
+    batches = [tensors_of(replay.sample()) for _ in range(5)]
+    for batch in batches:
         for learner in (prepared, plain):
-            learner.update({key: tensor[i] for key, tensor in batches.items()})
+            learner.update(batch)
     for tensor, same in zip(flat(prepared), flat(plain), strict=True):
         assert torch.equal(tensor, same)
     assert prepared.metrics() == plain.metrics()

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from trainer.algorithms import Algorithm
 from trainer.algorithms.targets import best
+from trainer.learning.feed import Batch
 from trainer.networks.q_network import ACTIVATIONS
-from trainer.replay.streams import Batch
 
 DORMANT = 0.025  # share of its layer's mean activity below which a unit sleeps
 

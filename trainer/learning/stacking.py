@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from trainer.learning.feed import Batch
 from trainer.learning.update import BETAS, MAX_METRICS, Updater, make_gradients
 from trainer.networks.recording import record
-from trainer.replay.streams import Batch
 
 
 class Stack:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -17,9 +17,9 @@ from torchrl.objectives import LossModule
 
 from trainer.algorithms import Algorithm
 from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.learning.feed import Batch, to_tensordict
 from trainer.memory.weights import ordered_leaves
 from trainer.networks.recording import record
-from trainer.replay.streams import Batch, to_tensordict
 
 BETAS = (0.9, 0.999)
 MAX_METRICS = 32  # that an algorithm may report of an update
@@ -351,18 +351,8 @@ class _in_place_of_own:
             del self.loss.__dict__[name]
 
 
-def feed(gather: Callable[[int], Batch], device: torch.device, count: int) -> Iterator[Batch]:
-    """Let a replay's `gather` make `count` batches at once, bring them to `device` and yield them one by one."""
-    chunk = gather(count)
-    if device.type == "cuda":
-        # Page-locked memory is copied without blocking; the next gather must not overwrite it before that is done.
-        chunk = {key: tensor.to(device, non_blocking=True) for key, tensor in chunk.items()}
-        torch.cuda.current_stream(device).record_event().synchronize()
-    parts = {key: tensor.unbind() for key, tensor in chunk.items()}
-    for i in range(count):
-        yield {key: tensors[i] for key, tensors in parts.items()}
-
-
+from trainer.learning.feed import Batch, to_tensordict
+from trainer.memory.weights import ordered_leaves
 def flat_weights(updater: Updater) -> Tensor:
     """The learner's weights of now, float32 [numel] on the CPU, in the boards' order."""
     return torch.cat([w.reshape(-1) for w in ordered_leaves(updater.weights)]).cpu()

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 from torchrl.data.replay_buffers.samplers import Sampler
 
-from trainer.replay.streams import StreamSampler
+from trainer.replay.uniform import StreamSampler
 
 FANOUT = 16  # children of a node: a block of them is two cache lines, and a million rows are five levels
+LEAST = 1e-200  # in place of a priority of 0, which nobody divides by
 
 
 class PriorityTree:
-    """Sums of non-negative priorities over nodes of ``FANOUT`` children, for whole index arrays at once.
+    """Sums of non-negative priorities over nodes of `FANOUT` children, for whole index arrays at once.
 
     Interface of TorchRL's SumSegmentTree. A node is always the sum of all its children, so that rounding errors do not
     add up over a run.
@@ -59,7 +60,7 @@ class PriorityTree:
         return float(self._sums[-1][0])
 
     def scan_lower_bound(self, mass: np.ndarray) -> np.ndarray:
-        """For each ``mass`` float64 [n] in [0, total) the first leaf up to which the sum is above it, int64 [n]."""
+        """For each `mass` float64 [n] in [0, total) the first leaf up to which the sum is above it, int64 [n]."""
         mass, node = mass.copy(), np.zeros(len(mass), np.int64)
         for sums in self._sums[-2::-1]:
             upto = np.cumsum(sums.reshape(-1, FANOUT)[node], axis=1)
@@ -72,14 +73,14 @@ class PriorityTree:
         return node
 
     def entropy(self) -> float:
-        """``-sum P ln P`` of the draws' distribution over ``ln`` of how many leaves there are: 1 is uniform."""
+        """`-sum P ln P` of the draws' distribution over `ln` of how many leaves there are: 1 is uniform."""
         leaves = self._sums[0]
         p = leaves[leaves > 0] / max(self.total, np.finfo(float).tiny)
         return float(-(p * np.log(p)).sum() / np.log(len(p))) if len(p) > 1 else 1.0
 
 
 class PrioritizedStreamSampler(Sampler):
-    """Draws transitions in proportion to ``priority ** alpha`` (Schaul et al. 2016, eq. 1 and section 3.4).
+    """Draws transitions in proportion to `priority ** alpha` (Schaul et al. 2016, eq. 1 and section 3.4).
 
     Args:
         streams: says which rows are whole, as for uniform draws.
@@ -87,9 +88,10 @@ class PrioritizedStreamSampler(Sampler):
         beta: exponent of importance weights; set anew as training goes on.
         eps: added to every TD error.
         final: the column of that name, bool [rows]: rows that start no transition and get no priority.
+        batch_size: B: of several batches that are drawn at once, each one's weights are over its own largest.
 
     Attributes:
-        first: ``first(stream, time) -> TD errors`` of new rows, float64 [n]; None: they get the largest so far.
+        first: `first(rows) -> TD errors` float64 [n] of new rows int64 [n]; None: they get the largest so far.
     """
 
     prioritized = True
@@ -101,12 +103,13 @@ class PrioritizedStreamSampler(Sampler):
         beta: float,
         eps: float,
         final: np.ndarray,
+        batch_size: int,
     ) -> None:
         super().__init__()
         self.uniform, self.streams, self.cursor = streams, streams.streams, streams.cursor
         self.alpha, self.beta, self.eps = alpha, beta, eps
-        self._final = final
-        self.first: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+        self._final, self.batch_size = final, batch_size
+        self.first: Callable[[np.ndarray], np.ndarray] | None = None
         self.tree = PriorityTree(self.streams.rows)
         self.largest = 1.0  # TD error; Schaul et al. 2016, algorithm 1
         self._begin = np.zeros(self.streams.num_streams, np.int64)  # the tree knows the times [begin, adopted) of
@@ -127,16 +130,25 @@ class PrioritizedStreamSampler(Sampler):
             if self.first is None:
                 error = np.full(len(rows), self.largest)
             else:
-                error = self.first(stream, time)
+                error = self.first(rows)
                 self.largest = max(self.largest, float(error.max()))
             self.tree[rows] = np.where(self._final[rows], 0.0, (error + self.eps) ** self.alpha)
 
     def draw(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """``count`` pairs (stream, time), int64 [count] each, none of them final.
+        """`count` pairs (stream, time) that start a transition, int64 [count] each.
 
         Raises:
             RuntimeError: no stream holds a whole transition yet.
         """
+        stream, time = self._draw(count)
+        again = np.flatnonzero(self._final[self.streams.index(stream, time)])  # a dead writer's: `close_episodes`
+        while len(again):
+            stream[again], time[again] = self._draw(len(again))
+            again = again[self._final[self.streams.index(stream[again], time[again])]]
+        return stream, time
+
+    def _draw(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """As :meth:`draw`, among rows too that became final after they were adopted."""
         self.adopt()
         if self.tree.total <= 0:
             raise RuntimeError("the replay holds no whole transition yet")
@@ -151,7 +163,7 @@ class PrioritizedStreamSampler(Sampler):
         return self.uniform.intact(stream, time)
 
     def weights(self, stream: np.ndarray, time: np.ndarray, batch_size: int) -> np.ndarray:
-        """Importance weights ``(N P) ** -beta``, each over the largest of its batch (Schaul et al. 2016, section 3.4).
+        """Importance weights `(N P) ** -beta`, each over the largest of its batch (Schaul et al. 2016, section 3.4).
 
         Over the largest of all rows, the weights of every batch would shrink as training goes on: one row that is
         hardly ever drawn scales all others down. Dopamine and dqn_zoo divide by the batch's largest too.
@@ -165,7 +177,7 @@ class PrioritizedStreamSampler(Sampler):
             float32 [n], in (0, 1]; the largest of each batch is 1.
         """
         leaf = self.tree[self.streams.index(stream, time)].reshape(-1, batch_size)
-        leaf = np.maximum(leaf, np.finfo(float).tiny)  # all are 0 in an example out of rows that are not written yet
+        leaf = np.maximum(leaf, LEAST)  # all are 0 in an example out of rows that are not written yet
         return ((leaf / leaf.min(1, keepdims=True)) ** -self.beta).ravel().astype(np.float32)
 
     def update(self, stream: np.ndarray, time: np.ndarray, error: np.ndarray) -> None:
@@ -180,9 +192,16 @@ class PrioritizedStreamSampler(Sampler):
 
     def sample(self, storage, batch_size: int) -> tuple[Tensor, dict]:
         """TorchRL's interface: rows of the storage, the pairs they stand for, and their weights."""
-        stream, time = self.draw(batch_size)
-        info = {"stream": stream, "time": time, "priority_weight": self.weights(stream, time, batch_size)}
-        return torch.from_numpy(self.streams.index(stream, time)), {k: torch.from_numpy(v) for k, v in info.items()}
+        return self.described(*self.draw(batch_size))
+
+    def described(self, stream: np.ndarray, time: np.ndarray) -> tuple[Tensor, dict[str, Tensor]]:
+        """As :meth:`StreamSampler.described`, with their weights: each over the largest of its batch.
+
+        Where their number is no multiple of the batch size, all of them are one batch.
+        """
+        index, info = self.uniform.described(stream, time)
+        size = len(time) if len(time) % self.batch_size else self.batch_size
+        return index, {**info, "priority_weight": torch.from_numpy(self.weights(stream, time, size))}
 
     def metrics(self) -> dict[str, float]:
         """For the log: the draws' entropy (1 is uniform), and the largest priority over the mean one."""
@@ -235,7 +254,7 @@ class PrioritizedStreamSampler(Sampler):
 
 
 def _ranges(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs (stream, time) with ``begin[stream] <= time < end[stream]``, int64 [n] each."""
+    """All pairs (stream, time) with `begin[stream] <= time < end[stream]`, int64 [n] each."""
     count = np.maximum(0, end - begin)
     stream = np.repeat(np.arange(len(count)), count)
     first = np.cumsum(count) - count

@@ -27,13 +27,16 @@ from trainer.algorithms import ALGORITHMS, Algorithm
 from trainer.host.errors import error_text
 from trainer.learning.determinism import be_deterministic
 from trainer.learning.diagnostics import diagnose
+from trainer.learning.feed import Batch, Feed, flat
 from trainer.learning.limiter import NO_LIMIT, Limiter
 from trainer.learning.stacking import Stack
-from trainer.learning.update import Updater, feed, flat_weights, linear
+from trainer.learning.update import Updater, flat_weights, linear
 from trainer.memory.boards import VERSIONS_KEPT, ControlBoard
+from trainer.replay.buffer import StreamReplay
 from trainer.replay.on_disk import ReplayCopy
 from trainer.replay.priorities import PrioritizedStreamSampler
-from trainer.replay.streams import Batch, StreamReplay, StreamSampler
+from trainer.replay.transitions import Transitions
+from trainer.replay.uniform import StreamSampler
 from trainer.roles import child
 from trainer.roles.agents import AgentPlan, published, published_updates
 from trainer.run_folder import checkpoint
@@ -59,18 +62,9 @@ class Learner:
         be_deterministic(config.learner)
         torch.manual_seed(plan.seed)
         algorithm = ALGORITHMS[config.algorithm.name](config.algorithm, config.learner, spec)
-        uniform = StreamSampler(
-            plan.board.cursor, plan.streams, ahead=config.algorithm.n_step, behind=spec.stack - 1, seed=plan.seed,
-            oldest=plan.board.oldest,
-        )  # fmt: skip
-        self.replay = StreamReplay(
-            spec, plan.storage, uniform, config.algorithm.gamma, config.algorithm.n_step, config.learner.batch_size,
-            pin_memory=device.type == "cuda",
-        )  # fmt: skip
-        self.sampler: StreamSampler | PrioritizedStreamSampler = uniform
-        if config.algorithm.prioritized:
-            self.sampler = prioritized(plan, uniform, self.replay, algorithm)
-        self.gather = self.replay.batches
+        self.replay = open_replay(plan, algorithm, device)
+        self.sampler = self.replay.sampler
+        self.feed = Feed(self.replay, device)
         self.updater = Updater(algorithm, config.learner, config.algorithm, device)
         assert config.schedule.tolerance_frames is not None  # a run's configuration is resolved
         self.limiter = Limiter(
@@ -94,7 +88,7 @@ class Learner:
 
     def prepare(self) -> None:
         """Record the update, which else the first one does; changes no weight."""
-        self.updater.prepare(self.replay.example())
+        self.updater.prepare(flat(self.replay.example()))
 
     def follow(self, trace: Trace | NoTrace) -> None:
         """Let a trace show what it does; one that shows nothing changes nothing."""
@@ -102,7 +96,8 @@ class Learner:
         trace.follow(self.updater, "update", "update", self.name)
 
     def _follow_all_but_updates(self, trace: Trace | NoTrace) -> None:
-        for method, kind in (("gather", "sample"), ("publish", "publish"), ("metrics", "log"), ("save", "checkpoint")):
+        trace.follow(self.feed, "gather", "sample", self.name)
+        for method, kind in (("publish", "publish"), ("metrics", "log"), ("save", "checkpoint")):
             trace.follow(self, method, kind, self.name)
 
     def beat(self) -> None:
@@ -136,14 +131,14 @@ class Learner:
             self.open_limit()
         return count > 0
 
-    def learn(self, counts: Sequence[int]) -> None:
-        """``counts[0]`` updates on batches that are gathered at once."""
-        for batch in feed(self.gather, self.updater.device, counts[0]):
+    def learn(self, counts: Sequence[int], then: Sequence[int] = (0,)) -> None:
+        """``counts[0]`` updates on batches that are gathered at once; ``then[0]`` more are known to come next."""
+        for batch in self.feed.batches(counts[0], then[0]):
             self.updated(batch, self.updater.update(batch))
 
     def updated(self, batch: Batch, priority: Tensor) -> None:
         """Count an update, take its priorities, and hand the weights to the collectors when due."""
-        self.replay.reprioritize(batch, priority)
+        self.replay.reprioritize(batch["stream"], batch["time"], priority)
         self.limiter.updates += 1
         self.board.updates[0] = self.limiter.updates
         if self.limiter.updates % self.config.learner.publish_every_updates == 0:
@@ -169,6 +164,7 @@ class Learner:
         """
         metrics = {"learning_rate": self.updater.learning_rate, **self.updater.metrics()}
         if self.updater.last_batch is not None:
+            self.feed.wait()
             metrics |= diagnose(self.updater.algorithm, self.updater.last_batch) | self.sampler.metrics()
         return metrics
 
@@ -178,6 +174,7 @@ class Learner:
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, target, optimiser, counters, priorities and random states."""
+        self.feed.wait()
         self.replay.take_priorities()
         return {
             "learner": self.updater.state_dict(),
@@ -220,7 +217,7 @@ class Learner:
 
 
 class LearnerStack:
-    """Learners of one shape whose due updates are made in one call; each has its count replay, limiter and optimiser.
+    """Learners of one shape whose due updates are made in one call; each has its own replay, limiter and optimiser.
 
     Args:
         learners: at least two, alike as `trainer.roles.agents.update_key` says.
@@ -232,7 +229,7 @@ class LearnerStack:
 
     def prepare(self) -> None:
         """Record the update, which else the first one does; changes no weight."""
-        self.stack.prepare(self.learners[0].replay.example())
+        self.stack.prepare(flat(self.learners[0].replay.example()))
 
     def follow(self, trace: Trace | NoTrace) -> None:
         """Let a trace show what it does; one that shows nothing changes nothing."""
@@ -261,11 +258,11 @@ class LearnerStack:
             learner.open_limit()
         return True
 
-    def learn(self, counts: Sequence[int]) -> None:
-        """``counts[a]`` updates of agent a, on batches that each gathers by itself."""
+    def learn(self, counts: Sequence[int], then: Sequence[int] | None = None) -> None:
+        """``counts[a]`` updates of agent a, on batches that each gathers by itself; ``then[a]`` more come next."""
+        then = then or [0] * len(counts)
         fed = [
-            feed(learner.gather, learner.updater.device, count) if count else iter(())
-            for learner, count in zip(self.learners, counts, strict=True)
+            learner.feed.batches(count, more) for learner, count, more in zip(self.learners, counts, then, strict=True)
         ]
         for _ in range(max(counts)):
             batches = [next(batches, None) for batches in fed]
@@ -274,20 +271,28 @@ class LearnerStack:
                     learner.updated(batch, priority)
 
 
-def prioritized(
-    plan: AgentPlan, uniform: StreamSampler, replay: StreamReplay, algorithm: Algorithm
-) -> PrioritizedStreamSampler:
-    """The prioritized sampler of an agent's replay, put in the place of the uniform one."""
-    section = plan.config.replay
-    final = plan.storage._storage["final"].numpy()
-    sampler = PrioritizedStreamSampler(
-        uniform, section.priority_alpha, section.priority_beta, section.priority_eps, final
-    )
-    if section.initial_priority == "collector":
-        assert algorithm.first_priority is not None  # validated
-        sampler.first = partial(replay.first_priorities, priority=algorithm.first_priority)
-    replay._sampler = sampler
-    return sampler
+def open_replay(plan: AgentPlan, algorithm: Algorithm, device: torch.device) -> StreamReplay:
+    """An agent's replay, to sample from, by priorities where its algorithm wants them."""
+    config, spec, section = plan.config, plan.spec, plan.config.replay
+    columns = {name: column.numpy() for name, column in plan.storage._storage.items()}
+    transitions = Transitions(
+        spec, columns, plan.streams, plan.board.cursor, config.algorithm.gamma, config.algorithm.n_step,
+        pin_memory=device.type == "cuda",
+    )  # fmt: skip
+    sampler: StreamSampler | PrioritizedStreamSampler
+    sampler = StreamSampler(
+        plan.board.cursor, plan.streams, ahead=config.algorithm.n_step, behind=spec.stack - 1, seed=plan.seed,
+        oldest=plan.board.oldest, final=columns["final"],
+    )  # fmt: skip
+    if config.algorithm.prioritized:
+        sampler = PrioritizedStreamSampler(
+            sampler, section.priority_alpha, section.priority_beta, section.priority_eps, columns["final"],
+            config.learner.batch_size,
+        )  # fmt: skip
+        if section.initial_priority == "collector":
+            assert algorithm.first_priority is not None  # validated
+            sampler.first = partial(transitions.first_priorities, priority=algorithm.first_priority)
+    return StreamReplay(transitions, sampler, config.learner.batch_size)
 
 
 def moved(sampler: dict[str, Any], rows: np.ndarray) -> dict[str, Any]:

@@ -1,0 +1,83 @@
+"""TorchRL's replay buffer over the streams of many writers."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.data import TensorDictReplayBuffer
+from torchrl.data.replay_buffers.writers import ImmutableDatasetWriter
+
+from trainer.replay.priorities import PrioritizedStreamSampler
+from trainer.replay.transitions import Memory, Transitions
+from trainer.replay.uniform import StreamSampler
+
+
+class StreamReplay(TensorDictReplayBuffer):
+    """TorchRL's replay buffer whose samples are whole n-step transitions out of streams.
+
+    The sampler draws starts, the storage gathers what they start, and starts that were overwritten meanwhile are drawn
+    again. A run's learner and whoever looks into its replay call the same :meth:`sample`.
+
+    Args:
+        transitions: gathers what follows a start.
+        sampler: draws the starts.
+        batch_size: B.
+    """
+
+    def __init__(
+        self, transitions: Transitions, sampler: StreamSampler | PrioritizedStreamSampler, batch_size: int
+    ) -> None:
+        super().__init__(
+            storage=transitions, sampler=sampler, writer=ImmutableDatasetWriter(), collate_fn=lambda data: data,
+            batch_size=batch_size,
+        )  # fmt: skip
+        self._warned_batch_size_conflict = True  # that a learner samples several batches at once needs no warning
+        self.redrawn = 0
+        self._returned: list[tuple[Tensor, Tensor, Tensor]] = []  # priorities that the sampler has not taken yet
+
+    def _sample(self, batch_size: int) -> tuple[TensorDict, dict[str, Tensor]]:
+        """TorchRL's draw and gathering, until every row is whole.
+
+        Keys, besides those of `Transitions.get`: `index`, `stream` and `time` int64 [] of the start, and of
+        prioritized draws `priority_weight` float32 [].
+        """
+        data, info = super()._sample(batch_size)
+        stream, time = info["stream"].numpy(), info["time"].numpy()
+        while len(lost := np.flatnonzero(~self._sampler.intact(stream, time))):
+            self.redrawn += len(lost)
+            stream[lost], time[lost] = self._sampler.draw(len(lost))
+            index, again = self._sampler.described(stream, time)
+            info |= {**again, "index": index}
+            data = self._storage.get(index)
+            if self._transform is not None and len(self._transform):
+                data = self._transform(data)
+        return data, info
+
+    def sample_into(self, memory: Memory, batch_size: int) -> TensorDictBase:
+        """As :meth:`sample`, into memory that is used again: new memory costs more than filling it."""
+        with self._replay_lock:
+            self._storage.memory = memory
+            try:
+                return self.sample(batch_size)
+            finally:
+                self._storage.memory = None
+
+    def example(self) -> TensorDict:
+        """A batch [B] of the form that :meth:`sample` gives, out of rows that need not be written yet."""
+        start = np.zeros(self._batch_size, np.int64)
+        index, info = self._sampler.described(start, start)
+        return self._storage.get(index).update({**info, "index": index})
+
+    def reprioritize(self, stream: Tensor, time: Tensor, priority: Tensor) -> None:
+        """Take new priorities float [B] of transitions (stream, time) int64 [B]; they count from the next draw on."""
+        if self._sampler.prioritized:
+            self._returned.append((stream, time, priority))
+
+    def take_priorities(self) -> None:
+        """Hand what :meth:`reprioritize` was given to the sampler; on a GPU this waits for the last update."""
+        if self._returned:
+            parts = [torch.cat(tensors).cpu().numpy() for tensors in zip(*self._returned, strict=True)]
+            self._sampler.update(*parts)
+            self._returned.clear()

@@ -1,0 +1,105 @@
+"""Uniform draws over the streams of many writers."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchrl.data.replay_buffers.samplers import Sampler
+
+from trainer.replay.streams import StreamLayout
+
+
+class StreamSampler(Sampler):
+    """Draws uniformly over published transitions that are still whole.
+
+    Args:
+        cursor: int64 [S], rows published in each stream; shared with the workers.
+        streams: the layout.
+        ahead: rows after a start that must be published (n of the n-step return).
+        behind: rows before a start that must still be there (frame stack - 1).
+        seed: of the draws.
+        oldest: int64 [S], time of the oldest row of each stream that a resumed run has; shared.
+        final: the column of that name, bool [rows]: rows that start no transition; None: there are none.
+    """
+
+    prioritized = False
+
+    def __init__(
+        self, cursor: np.ndarray, streams: StreamLayout, ahead: int = 1, behind: int = 0, seed: int = 0,
+        oldest: np.ndarray | None = None, final: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.cursor, self.streams, self.ahead, self.behind = cursor, streams, ahead, behind
+        self.rng, self._final = np.random.default_rng(seed), final
+        self.oldest = np.zeros(streams.num_streams, np.int64) if oldest is None else oldest
+
+    def whole(self) -> tuple[np.ndarray, np.ndarray]:
+        """For each stream the times [begin, end) at which a transition may start now, int64 [S] each."""
+        cursor = self.cursor.copy()
+        # A full ring's oldest row may be under the writer's pen, hence + 1; a stack needs the rows behind a start too.
+        begin = np.where(cursor >= self.streams.ring, cursor - self.streams.ring + 1 + self.behind, 0)
+        begin = np.maximum(begin, self.oldest + self.behind * (self.oldest > 0))
+        return begin, np.maximum(begin, cursor - self.ahead)
+
+    def draw(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """`count` pairs (stream, time) that start a transition, int64 [count] each.
+
+        Raises:
+            RuntimeError: no stream holds a whole transition yet.
+        """
+        stream, time = self._draw(count)
+        if self._final is None:
+            return stream, time
+        again = np.flatnonzero(self._final[self.streams.index(stream, time)])
+        while len(again):
+            stream[again], time[again] = self._draw(len(again))
+            again = again[self._final[self.streams.index(stream[again], time[again])]]
+        return stream, time
+
+    def _draw(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """As :meth:`draw`, among final rows too."""
+        begin, end = self.whole()
+        size = end - begin
+        upto = np.cumsum(size)
+        if upto[-1] == 0:
+            raise RuntimeError("the replay holds no whole transition yet")
+        x = self.rng.integers(0, upto[-1], count)
+        stream = np.searchsorted(upto, x, side="right")
+        return stream, begin[stream] + x - (upto[stream] - size[stream])
+
+    def intact(self, stream: np.ndarray, time: np.ndarray) -> np.ndarray:
+        """Bool [count]: the rows that a start needs were not overwritten until now."""
+        return np.maximum(time - self.behind, 0) > self.cursor[stream] - self.streams.ring
+
+    def sample(self, storage, batch_size: int) -> tuple[Tensor, dict]:
+        """TorchRL's interface: rows of the storage, and the pairs they stand for."""
+        return self.described(*self.draw(batch_size))
+
+    def described(self, stream: np.ndarray, time: np.ndarray) -> tuple[Tensor, dict[str, Tensor]]:
+        """Storage rows of starts int64 [n] each, and what a sample tells of them: the very starts, as tensors."""
+        info = {"stream": torch.from_numpy(stream), "time": torch.from_numpy(time)}
+        return torch.from_numpy(self.streams.index(stream, time)), info
+
+    def metrics(self) -> dict[str, float]:
+        """Nothing to log."""
+        return {}
+
+    def state_dict(self) -> dict:
+        """The random generator's state."""
+        return {"rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Go on with the draws of a checkpoint."""
+        self.rng.bit_generator.state = state_dict["rng"]
+
+    def _empty(self) -> None:
+        """Nothing is kept besides the cursors, which the workers own."""
+
+    def dumps(self, path) -> None:
+        """Not used: checkpoints take the state dict."""
+        raise NotImplementedError
+
+    def loads(self, path) -> None:
+        """Not used: checkpoints take the state dict."""
+        raise NotImplementedError
