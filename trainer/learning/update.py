@@ -351,8 +351,6 @@ class _in_place_of_own:
             del self.loss.__dict__[name]
 
 
-from trainer.learning.feed import Batch, to_tensordict
-from trainer.memory.weights import ordered_leaves
 def flat_weights(updater: Updater) -> Tensor:
     """The learner's weights of now, float32 [numel] on the CPU, in the boards' order."""
     return torch.cat([w.reshape(-1) for w in ordered_leaves(updater.weights)]).cpu()
