@@ -5,9 +5,11 @@ Several processes with two torch threads each slow one another down 10 times.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
+import subprocess
 
 # A shell ignores SIGINT in what it starts in the background, and so would every run that a test interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -17,7 +19,7 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TOR
 
 from collections.abc import Callable, Iterator  # noqa: E402
 from contextlib import ExitStack  # noqa: E402
-from dataclasses import replace  # noqa: E402
+from dataclasses import dataclass, replace  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -36,6 +38,76 @@ SMALL: dict[str, dict[str, Any]] = {
     "logger": {"terminal": "none", "every_seconds": 0.1},
     "faults": {"max_failures": 0},  # a test that wants to see a worker come again says so
 }
+
+# Where the main of each program stands; `python -m trainer.run` is a thin file that calls it.
+MAINS = {
+    "trainer.run": "trainer.commands.run",
+    "trainer.eval": "trainer.commands.eval",
+    "trainer.plot": "trainer.commands.plot",
+}
+
+
+@dataclass(frozen=True)
+class Called:
+    """What a program's main gave and wrote.
+
+    Args:
+        code: its exit code.
+        out: what it wrote on stdout.
+        err: what it wrote on stderr.
+    """
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def call(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Called]:
+    """``call("seed=3", module="trainer.run")``: the real main, in the test's process.
+
+    A process of its own spends some five seconds of a core on imports, and its fork server as many; the runs of one
+    test process share its fork server. ``cwd`` is where it runs, the test's folder by default.
+    """
+
+    def start(*words: str, module: str = "trainer.run", cwd: Path | None = None, timeout: float = 120) -> Called:
+        main = importlib.import_module(MAINS[module]).main
+
+        def too_long(*_: object) -> None:
+            raise TimeoutError(f"{module} {' '.join(words)} took more than {timeout} s")
+
+        capfd.readouterr()
+        before = signal.signal(signal.SIGALRM, too_long)
+        signal.setitimer(signal.ITIMER_REAL, timeout)
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.chdir(cwd or tmp_path)
+                patch.setenv("COLUMNS", "200")
+                code = main(list(words))
+        except SystemExit as end:  # argparse's own refusals, and a sweep's end
+            code = int(end.code or 0)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        return Called(code, *capfd.readouterr())
+
+    return start
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Callable[[Path, str], None]]:
+    """``small_disk(folder, "size=1m")`` mounts a small disk there, until the test has ended."""
+    folders: list[Path] = []
+
+    def mount(folder: Path, options: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", folder]).returncode:
+            pytest.skip("only root may mount a small disk")
+        folders.append(folder)
+
+    yield mount
+    for folder in folders:
+        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 @pytest.fixture(scope="session")

@@ -72,34 +72,43 @@ def command(*arguments: str, module: str = "trainer.run") -> list[str]:
     return [sys.executable, "-m", module, *arguments]
 
 
+def _quick(arguments: Sequence[str], run_dir: Path, quick: bool) -> list[str]:
+    """The words of a quick run, but for those that the test gives itself, and a folder for it."""
+    named = {argument.partition("=")[0] for argument in arguments}
+    words = [word for word in QUICK if quick and word.partition("=")[0] not in named]
+    folder = [] if named & {"run_dir", "resume"} else [f"run_dir={run_dir}"]
+    return [*words, *folder, *arguments]
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., Ended]:
+def run(tmp_path: Path, call: Callable[..., Any]) -> Callable[..., Ended]:
     """``run("env.id=Hurting/Plain-v0", "seed=3")``: a quick run of the real main in a folder of its own.
 
-    ``name`` is its folder's, ``module`` another program (which gets no arguments but the given ones), ``quick=False``
-    leaves out `QUICK`, ``cwd`` is where it is started, and all other names are environment variables.
+    It runs in the test's process (see `call`), its workers in theirs. ``process=True`` gives it a process of its own,
+    and so do environment variables, which are all names but these: ``name`` is its folder's, ``module`` another program
+    (which gets no arguments but the given ones), ``quick=False`` leaves out `QUICK`, ``cwd`` is where it is started.
     """
 
     def start(
         *arguments: str, name: str = "run", module: str = "trainer.run", quick: bool = True, cwd: Path | None = None,
-        timeout: float = 120, **variables: str,
+        timeout: float = 120, process: bool = False, **variables: str,
     ) -> Ended:  # fmt: skip
-        run_dir = tmp_path / name
-        if module == "trainer.run":
-            plain = QUICK if quick else []
-            named = {argument.partition("=")[0] for argument in arguments}
-            own = [] if named & {"run_dir", "resume"} else [f"run_dir={run_dir}"]
-            arguments = (*(word for word in plain if word.partition("=")[0] not in named), *own, *arguments)
-        done = subprocess.run(
-            command(*arguments, module=module), cwd=cwd or tmp_path, env=environment(**variables), capture_output=True,
-            text=True, timeout=timeout, errors="replace",
-        )  # fmt: skip
-        if (
-            RunFolder(run_dir).metrics
-        ).is_file():  # whatever the test is about, its figures are those that are declared
-            keys = {key for row in read_jsonl(RunFolder(run_dir).metrics)[0] for key in row}
+        run_dir, cwd = tmp_path / name, cwd or tmp_path
+        words = _quick(arguments, run_dir, quick) if module == "trainer.run" else list(arguments)
+        if process or variables:
+            done = subprocess.run(
+                command(*words, module=module), cwd=cwd, env=environment(**variables), capture_output=True, text=True,
+                timeout=timeout, errors="replace",
+            )  # fmt: skip
+            ended = Ended(done.returncode, done.stdout, done.stderr, run_dir)
+        else:
+            done = call(*words, module=module, cwd=cwd, timeout=timeout)
+            ended = Ended(done.code, done.out, done.err, run_dir)
+        metrics = RunFolder(run_dir).metrics
+        if metrics.is_file():  # whatever the test is about, its metrics are those that are declared
+            keys = {key for row in read_jsonl(metrics)[0] for key in row}
             assert [key for key in sorted(keys) if rows.declared(key) is None] == []
-        return Ended(done.returncode, done.stdout, done.stderr, run_dir)
+        return ended
 
     return start
 
@@ -117,12 +126,9 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         *arguments: str, name: str = "run", quick: bool = True, cwd: Path | None = None, stdout: Any = subprocess.PIPE,
         before: Sequence[str] = (), **variables: str,
     ) -> subprocess.Popen[str]:  # fmt: skip
-        named = {argument.partition("=")[0] for argument in arguments}
-        words = [word for word in QUICK if quick and word.partition("=")[0] not in named]
-        words += [] if named & {"run_dir", "resume"} else [f"run_dir={tmp_path / name}"]
         processes.append(
             subprocess.Popen(
-                [*before, *command(*words, *arguments)],
+                [*before, *command(*_quick(arguments, tmp_path / name, quick))],
                 cwd=cwd or tmp_path,
                 env=environment(**variables),
                 stdout=stdout,

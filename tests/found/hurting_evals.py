@@ -117,7 +117,7 @@ class SlowReset(Plain):
         return super().reset(**more)
 
 
-class Slow(Plain):
+class SlowEnd(Plain):
     """The first of its episodes ends after 3 steps, all others never, and steps of the final evaluation take 0.1 s."""
 
     length = 3
@@ -134,5 +134,5 @@ class Slow(Plain):
 
 
 log(what="imported")
-for kind in (Deterministic, Logged, Fails, OwnProblem, Endless, SlowReset, Slow):
+for kind in (Deterministic, Logged, Fails, OwnProblem, Endless, SlowReset, SlowEnd):
     gym.register(f"Hurting/{kind.__name__}-v0", kind)

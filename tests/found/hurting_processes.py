@@ -1,6 +1,6 @@
 """Environments that draw from everyone's generators, start programs, wait, or end as nobody expects.
 
-FOUND_LOG=FILE makes some of them append lines of JSON.
+FOUND_LOG=FILE makes some of them append lines of JSON; `Chance` takes the file as an argument.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import torch
 from hurting import Plain
 
 
-def log(**row: Any) -> None:
+def log(path: str = "", **row: Any) -> None:
     """One line, whole even where several processes write."""
-    if path := os.environ.get("FOUND_LOG"):
+    if path := path or os.environ.get("FOUND_LOG", ""):
         with open(path, "a") as file:
             file.write(json.dumps({"pid": os.getpid(), **row}) + "\n")
 
@@ -33,12 +33,13 @@ class Chance(Plain):
 
     observation_space = gym.spaces.Box(0, 1, (3,), np.float32)
 
-    def __init__(self) -> None:
+    def __init__(self, log: str = "") -> None:
+        self.log = log
         self.problem = self.draw()
 
     def draw(self) -> np.ndarray:
         drawn = np.array([np.random.rand(), random.random(), float(torch.rand(()))], np.float32)
-        log(drawn=drawn.tolist())
+        log(self.log, drawn=drawn.tolist())
         return drawn
 
     def observe(self) -> np.ndarray:

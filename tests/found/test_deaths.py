@@ -43,6 +43,7 @@ def test_whatever_an_environment_raises_comes_in_its_own_words(run, tmp_path: Pa
     assert f"collector 0 prints into {ended.run_dir / 'output' / 'collector_0.txt'}: " in log
 
 
+@pytest.mark.slow
 def test_a_fork_server_that_is_killed_comes_again_and_the_run_goes_on(tmp_path: Path):
     """Twice, as ``faults.max_failures=2`` allows; the third time ends the run in one sentence."""
     words = [
@@ -118,6 +119,7 @@ def test_a_learner_without_a_checkpoint_goes_on_from_the_weights_on_its_board(
     assert f"it is started anew from the weights that it published after {made} updates: " in log
 
 
+@pytest.mark.slow
 def test_a_worker_that_finds_no_room_to_start_is_tried_again(tmp_path: Path):
     """A /dev/shm of 64 MB is full for some seconds, in which a worker dies: a failed start each, and no traceback."""
     if os.geteuid() or shutil.which("unshare") is None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -15,22 +13,6 @@ from trainer.run_folder import checkpoint
 from trainer.training.needs import needs_of
 
 WIDE = ["env.id=Hurting/Wide-v0", "env.import_modules=[hurting_files]"]
-
-
-@pytest.fixture
-def mounted(tmp_path):
-    """Mounts a small disk in a folder for the test."""
-    folders: list[Path] = []
-
-    def mount(folder: Path, size: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder]).returncode:
-            pytest.skip("only root may mount a small disk")
-        folders.append(folder)
-
-    yield mount
-    for folder in folders:
-        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 @pytest.fixture
@@ -48,10 +30,11 @@ def in_small_shm(begin):
     return start
 
 
-def test_room_that_runs_out_half_way_through_a_checkpoint_costs_that_checkpoint(begin, mounted, tmp_path):
+@pytest.mark.slow
+def test_room_that_runs_out_half_way_through_a_checkpoint_costs_that_checkpoint(begin, small_disk, tmp_path):
     """Networks of 1.1 MB make checkpoints of 4.3 MB: others fill the disk until the second one ends in its middle."""
     disk = tmp_path / "disk"
-    mounted(disk, "24m")
+    small_disk(disk, "size=24m")
     process = begin(
         "env.id=Hurting/Slow-v0", "env.import_modules=[hurting_files]", "algorithm.hidden_sizes=[512,512]",
         "budget_frames=3000", "checkpoint.save_every_seconds=1.5", "checkpoint.keep_last=1", f"run_dir={disk / 'run'}",
@@ -73,6 +56,7 @@ def test_room_that_runs_out_half_way_through_a_checkpoint_costs_that_checkpoint(
     assert checkpoint.newest(disk / "run" / "checkpoints")["frames"] >= 3_000
 
 
+@pytest.mark.slow
 def test_shared_memory_is_reckoned_from_the_network(in_small_shm, tmp_path):
     code, said = in_small_shm(64 * 2**20, "env.id=Hurting/Plain-v0", "algorithm.hidden_sizes=[4096,4096]")
     assert code == 2 and "the run shares 193." in said and "in /dev/shm, where 64.0 MiB are free" in said, said
@@ -85,9 +69,9 @@ def test_shared_memory_is_reckoned_from_the_network(in_small_shm, tmp_path):
     assert code == 0, said
 
 
-def test_the_copy_of_the_replay_in_the_runs_folder_is_counted(run, mounted, tmp_path):
+def test_the_copy_of_the_replay_in_the_runs_folder_is_counted(run, small_disk, tmp_path):
     disk = tmp_path / "disk"
-    mounted(disk, "12m")
+    small_disk(disk, "size=12m")
     words = [*WIDE, f"replay.scratch_dir={tmp_path / 'scratch'}"]
     ended = run(*words, f"run_dir={disk / 'run'}")  # 1,000 rows of 16 KB
     assert ended.code == 2 and "the run keeps up to 1" in ended.err and "for resuming in" in ended.err, ended.said

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks import learning, peers
+from benchmarks import learning, peer_ours, peers
 from benchmarks.works import WORKS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -62,11 +62,11 @@ def test_4_both_sides_have_the_same_choice_of_environments() -> None:
 
 
 @pytest.mark.parametrize("envs", [8, 64])
-def test_4_our_side_makes_the_jobs_updates(envs: int) -> None:
+def test_4_our_side_makes_the_jobs_updates(envs: int, monkeypatch: Any, capsys: Any) -> None:
     """One for each 10 frames behind the first 10,000, to 1 %."""
-    command = [sys.executable, "-m", "benchmarks.peer_ours", "--n-envs", str(envs), "--steps", "14000"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    told = json.loads(done.stdout.splitlines()[-1])
+    monkeypatch.setattr(sys, "argv", ["peer_ours", "--n-envs", str(envs), "--steps", "14000"])
+    peer_ours.main()
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
     work = WORKS["CartPole-v1"]
     assert told["updates"] == pytest.approx((told["env_steps"] - work.learning_starts) / work.train_every, rel=0.01)
 

@@ -26,6 +26,7 @@ def errors(ended) -> list[str]:
     return [line for line in ended.err.splitlines() if not line.startswith("warning: ")]
 
 
+@pytest.mark.slow
 def test_nothing_of_a_users_environment_runs_in_the_main_process(run, tmp_path):
     """Not even the import of its module; with a resume in the middle, which looks where the workers stood."""
     log = tmp_path / "log"
@@ -71,7 +72,7 @@ def test_a_final_evaluation_that_hangs_is_ended(run):
 def test_a_final_evaluation_has_a_limit_and_says_how_far_it_is(run):
     """2 environments, each of whose first episode ends after 3 steps: 2 of 4 episodes, in steps of 0.2 s."""
     ended = run(
-        MODULE, "env.id=Hurting/Slow-v0", "evaluator.final_episodes=4", "evaluator.final_max_seconds=4",
+        MODULE, "env.id=Hurting/SlowEnd-v0", "evaluator.final_episodes=4", "evaluator.final_max_seconds=4",
     )  # fmt: skip
     assert ended.code == 0, ended.said
     assert re.search(r"final evaluation(: \w+ policy, \d of 4 episodes)?, \d+ s\n", ended.out)  # the progress line

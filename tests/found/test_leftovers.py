@@ -26,6 +26,7 @@ def temporary():
         yield Path(folder)
 
 
+@pytest.mark.slow
 def test_after_everything_is_killed_the_next_run_sweeps_what_is_ours(run, begin, tmp_path, temporary):
     (temporary / "trainer-mine").mkdir()
     (temporary / "trainer-mine" / "owner").write_text("me")
@@ -57,7 +58,7 @@ def test_replays_of_the_ended_runs_of_a_sweep_are_not_mapped(run, tmp_path):
     out = tmp_path / "maps"
     ended = run(
         "-m", "run_dir=runs/a,runs/b,runs/c", "env.id=Hurting/Maps-v0", "env.import_modules=[hurting_files]",
-        "schedule=sequential", f"env.kwargs.out={out}",
+        "schedule=sequential", f"env.kwargs.out={out}", process=True,
     )  # fmt: skip
     assert ended.code == 0, ended.said
     assert len(list((tmp_path / "runs").iterdir())) == 3

@@ -62,7 +62,7 @@ def test_no_two_processes_draw_the_same_numbers(run, tmp_path: Path):
     """Two workers and the evaluator; NumPy, Python and torch each."""
     log = tmp_path / "drawn.jsonl"
     rounds = ["schedule=sync", "schedule.frames_per_round=80"]  # in which both workers collect the same number
-    ended = run(*CHANCE, *rounds, "evaluator.every_frames=200", FOUND_LOG=str(log))
+    ended = run(*CHANCE, *rounds, "evaluator.every_frames=200", f"env.kwargs.log={log}")
     assert ended.code == 0, ended.said
     found = {pid: rows for pid, rows in drawn(log).items() if len(rows) > 20}
     assert len(found) >= 3  # 2 workers, the evaluator; who describes the environment draws less

@@ -24,6 +24,7 @@ def stopped_for(run: Running, seconds: float) -> None:
         time.sleep(seconds if number == signal.SIGSTOP else 0)
 
 
+@pytest.mark.slow
 def test_slow_resets_and_a_suspended_run_cost_no_worker(tmp_path: Path):
     """Eight resets of 0.8 s in one vector step, and seven seconds of sleep, where three are allowed."""
     words = ["env.id=Found/SlowReset-v0", "collector.envs_per_worker=8", "evaluator.every_frames=200"]
@@ -38,6 +39,7 @@ def test_slow_resets_and_a_suspended_run_cost_no_worker(tmp_path: Path):
         assert "sign of life" not in slow.events()
 
 
+@pytest.mark.slow
 def test_agents_that_wait_for_the_lock_of_the_shared_gradient_live_on(tmp_path: Path):
     """Somebody holds the lock for seven seconds, where three are allowed; then all are suspended for as long."""
     words = ["env.id=Found/Slow-v0", "schedule=shared_gradient", "schedule.application=locked"]
