@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -90,7 +91,7 @@ def struck(
         kwargs = {"fault": fault, "where": where, **({"once": str(tmp_path / "once")} if once else {})}
         env = {"id": "Struck-v0", "backend": "gymnasium", "kwargs": kwargs, "import_modules": ["struck_environment"]}
         changed = {"faults": {"max_failures": 2, "hang_seconds": 3.0}, "budget_frames": 12_000, **sections}
-        return small_config(env=env, **changed)
+        return small_config(env=env, schedule={"frames_per_update": 20.0}, **changed)
 
     return make
 
@@ -124,10 +125,11 @@ def test_worker_is_named_and_started_anew_and_the_others_go_on(
     fault: str, cause: str, struck: Callable[..., Config]
 ) -> None:
     limit = {"worker_memory_mb": 300} if fault == "leak" else {}
-    config = struck(fault, faults={"max_failures": 2, "hang_seconds": 3.0, **limit})
+    budget = 12_000 if fault == "hang" else 5_000  # the others collect while it hangs
+    config = struck(fault, faults={"max_failures": 2, "hang_seconds": 3.0, **limit}, budget_frames=budget)
     summary = train(config, ["test"])
-    assert summary["status"] == "finished" and summary["frames"] >= 12_000
-    assert (12_000 - 200) // 4 <= summary["updates"] <= (summary["frames"] - 200) // 4
+    assert summary["status"] == "finished" and summary["frames"] >= budget
+    assert (budget - 200) // 20 <= summary["updates"] <= (summary["frames"] - 200) // 20
     pattern = (
         rf"collector worker ([01]) \(pid \d+, 4 x Struck-v0, seeds from ([04])\) {cause.replace('N', '[0-9]+')}.*; "
         "another one takes its place, the others go on"
@@ -183,7 +185,7 @@ def test_too_many_failures_end_the_run_with_one_sentence(struck: Callable[..., C
     assert len(set(seeds)) >= 3  # not the same episodes again
 
 
-@pytest.mark.parametrize("fault", ["kill", "raise"])
+@pytest.mark.parametrize("fault", ["kill", pytest.param("raise", marks=pytest.mark.slow)])
 def test_evaluator_is_started_anew_and_its_evaluation_made_again(fault: str, struck: Callable[..., Config]) -> None:
     config = struck(fault, where="evaluator", evaluator={"every_frames": 3_000, "episodes": 40, "num_envs": 2})
     summary = train(config, ["test"])
@@ -193,7 +195,7 @@ def test_evaluator_is_started_anew_and_its_evaluation_made_again(fault: str, str
         rf"the evaluator \(pid \d+, 2 x Struck-v0\) died: {cause}; another one takes its place", events(config)
     )
     assert re.search(r"evaluation at \d+ frames: return", events(config))
-    assert summary["updates"] >= (12_000 - 200) // 4
+    assert summary["updates"] >= (12_000 - 200) // 20
 
 
 def test_learner_that_meets_nan_keeps_its_last_good_state(small_config: Callable[..., Config]) -> None:
@@ -247,9 +249,9 @@ def test_device_that_gives_up_is_one_sentence(error: Exception, sentence: str) -
     assert device_failure(RuntimeError("shapes differ"), torch.device("cuda:0")) is None
 
 
-def command(folder: Path, *words: str) -> list[str]:
+def words_of(folder: Path, *words: str) -> list[str]:
     return [
-        sys.executable, "-m", "trainer.run", "preset=generic", "env.id=Counting", "env.backend=counting",
+        "preset=generic", "env.id=Counting", "env.backend=counting",
         "algorithm.hidden_sizes=[16]", "collector.num_workers=1", "collector.envs_per_worker=8", "budget_frames=20_000",
         "learner.warmup_frames=200", "learner.batch_size=32", "learner.device=cpu", "replay.capacity_frames=4000",
         "logger.every_seconds=0.1", "logger.terminal=none", "evaluator.every_frames=0", "evaluator.final_episodes=2",
@@ -258,83 +260,84 @@ def command(folder: Path, *words: str) -> list[str]:
 
 
 def in_mounts(mounts: str, words: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command among mounts of its own."""
+    """A run among mounts of its own."""
     if os.geteuid() or shutil.which("unshare") is None:
         pytest.skip("only root may mount")
     script = f'set -e\n{mounts}\nexec "$@"'
-    done = ["unshare", "--mount", "bash", "-c", script, "bash", *words]
+    done = ["unshare", "--mount", "bash", "-c", script, "bash", sys.executable, "-m", "trainer.run", *words]
     return subprocess.run(done, cwd=ROOT, capture_output=True, text=True)
 
 
-def test_replay_keeps_its_room_on_a_disk_that_others_fill(tmp_path: Path) -> None:
+def test_replay_keeps_its_room_on_a_disk_that_others_fill(tmp_path: Path, call: Any, small_disk: Any) -> None:
     scratch, folder = tmp_path / "scratch", tmp_path / "run"
-    scratch.mkdir()
-    fill = (
-        f"mount -t tmpfs -o size=2m none {scratch}\n"
-        f"(until [ -s {folder}/metrics.jsonl ]; do sleep 0.05; done; dd if=/dev/zero of={scratch}/filler) 2>/dev/null &"
-    )
-    done = in_mounts(fill, command(folder, f"replay.scratch_dir={scratch}"))
-    assert done.returncode == 0, done.stderr
+    small_disk(scratch, "size=2m")
+
+    def fill() -> None:
+        while not (folder / "metrics.jsonl").exists():
+            time.sleep(0.05)
+        subprocess.run(["dd", "if=/dev/zero", f"of={scratch}/filler"], capture_output=True)
+
+    filler = threading.Thread(target=fill)
+    filler.start()
+    done = call(*words_of(folder, f"replay.scratch_dir={scratch}"))
+    filler.join()
+    assert done.code == 0, done.err
     assert json.loads((folder / "summary.json").read_text())["frames"] >= 20_000
 
 
-def test_replay_that_finds_no_room_is_refused(tmp_path: Path) -> None:
+def test_replay_that_finds_no_room_is_refused(tmp_path: Path, call: Any, small_disk: Any) -> None:
     scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    words = command(tmp_path / "run", f"replay.scratch_dir={scratch}", "replay.capacity_frames=400_000")
-    done = in_mounts(f"mount -t tmpfs -o size=1m none {scratch}", words)
-    assert done.returncode == 2
-    assert re.match(r"error: a replay of .* does not fit: 999\.\d KiB are free there; lower replay", done.stderr)
+    small_disk(scratch, "size=1m")
+    done = call(*words_of(tmp_path / "run", f"replay.scratch_dir={scratch}", "replay.capacity_frames=400_000"))
+    assert done.code == 2
+    assert re.match(r"error: a replay of .* does not fit: 999\.\d KiB are free there; lower replay", done.err)
 
 
-def test_a_disk_without_a_place_for_the_runs_own_scratch_folder_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("inodes", [1, 2, 3])  # none for the folder, for its lock, for its manifest
+def test_a_disk_without_a_place_for_the_runs_own_scratch_folder_is_refused(
+    inodes: int, tmp_path: Path, call: Any, small_disk: Any
+) -> None:
     scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    for inodes in (1, 2, 3):  # none for the folder, for its lock, for its manifest
-        words = command(tmp_path / f"run_{inodes}", f"replay.scratch_dir={scratch}")
-        done = in_mounts(f"mount -t tmpfs -o size=1m,nr_inodes={inodes} none {scratch}", words)
-        assert done.returncode == 2
-        sentence = (
-            f"error: the scratch folder {scratch} cannot be written (No space left on device): choose another one"
-        )
-        assert done.stderr == sentence + "\n"
+    small_disk(scratch, f"size=1m,nr_inodes={inodes}")
+    done = call(*words_of(tmp_path / "run", f"replay.scratch_dir={scratch}"))
+    assert done.code == 2
+    sentence = f"error: the scratch folder {scratch} cannot be written (No space left on device): choose another one"
+    assert done.err == sentence + "\n"
 
 
 @pytest.mark.parametrize("disk", ["size=20k", "size=28k", "size=1m,nr_inodes=6"])
-def test_disk_with_less_room_than_it_says_is_refused(tmp_path: Path, disk: str) -> None:
+def test_disk_with_less_room_than_it_says_is_refused(tmp_path: Path, disk: str, call: Any, small_disk: Any) -> None:
     """400 rows are 12.1 KiB, but 7 columns take 28 KiB of whole pages; so it is when others fill a disk at that moment.
 
     The run's own folder takes a page and three inodes; torch's error tells of the 16 KiB behind it, the system's of
     24 KiB and of a disk without inodes.
     """
     scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    words = command(tmp_path / "run", f"replay.scratch_dir={scratch}", "replay.capacity_frames=400")
-    done = in_mounts(f"mount -t tmpfs -o {disk} none {scratch}", words)
-    assert done.returncode == 2
+    small_disk(scratch, disk)
+    done = call(*words_of(tmp_path / "run", f"replay.scratch_dir={scratch}", "replay.capacity_frames=400"))
+    assert done.code == 2
     assert re.fullmatch(
         r"error: a replay of 400 rows finds no room in .* \(No space left on device\): lower "
         r"replay\.capacity_frames or set replay\.scratch_dir\n",
-        done.stderr,
+        done.err,
     )
 
 
 def test_small_shared_memory_is_refused(tmp_path: Path) -> None:
-    done = in_mounts("mount -t tmpfs -o size=1m none /dev/shm", command(tmp_path / "run"))
+    done = in_mounts("mount -t tmpfs -o size=1m none /dev/shm", words_of(tmp_path / "run"))
     assert done.returncode == 2
     assert done.stderr.endswith("error: the run shares 1.1 MiB in /dev/shm, where 1.0 MiB are free; enlarge it\n")
 
 
-def test_read_only_folder_is_refused(tmp_path: Path) -> None:
+def test_read_only_folder_is_refused(tmp_path: Path, call: Any, small_disk: Any) -> None:
     disk = tmp_path / "disk"
-    disk.mkdir()
-    done = in_mounts(f"mount -t tmpfs -o ro,size=1m none {disk}", command(disk / "run"))
-    assert done.returncode == 2
-    assert (
-        done.stderr == f"error: run_dir={disk}/run cannot be written (Read-only file system): choose another folder\n"
-    )
+    small_disk(disk, "ro,size=1m")
+    done = call(*words_of(disk / "run"))
+    assert done.code == 2
+    assert done.err == f"error: run_dir={disk}/run cannot be written (Read-only file system): choose another folder\n"
 
 
+@pytest.mark.slow
 def test_folder_that_becomes_read_only_ends_with_one_sentence(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -344,7 +347,7 @@ def test_folder_that_becomes_read_only_ends_with_one_sentence(tmp_path: Path) ->
         f"(until ls {disk}/run/checkpoints/frames_* >/dev/null 2>&1; do sleep 0.05; done; cp -r {disk}/run {kept}; "
         f"mount -o remount,ro,bind {disk} {disk}) &"
     )
-    words = command(disk / "run", "checkpoint.save_every_seconds=0.3", f"replay.scratch_dir={tmp_path / 'scratch'}")
+    words = words_of(disk / "run", "checkpoint.save_every_seconds=0.3", f"replay.scratch_dir={tmp_path / 'scratch'}")
     done = in_mounts(becomes, words)
     if done.returncode == 0:
         pytest.skip("this kernel does not make a busy file system read-only")
@@ -354,6 +357,7 @@ def test_folder_that_becomes_read_only_ends_with_one_sentence(tmp_path: Path) ->
     )
 
 
+@pytest.mark.slow
 def test_memory_limit_of_a_cgroup_costs_a_worker_not_the_run(struck: Callable[..., Config], tmp_path: Path) -> None:
     """The kernel ends the process that takes too much: here a worker whose environment leaks."""
     group = Path("/sys/fs/cgroup/memory") / f"faults_{os.getpid()}"
@@ -366,13 +370,21 @@ def test_memory_limit_of_a_cgroup_costs_a_worker_not_the_run(struck: Callable[..
         env = {**os.environ, "PYTHONPATH": str(tmp_path)}
         folder = tmp_path / "run"
         struck("leak")
-        words = command(
+        words = words_of(
             folder, "env.id=Struck-v0", "env.backend=gymnasium", "env.import_modules=[struck_environment]",
             "env.kwargs.fault=leak", f"env.kwargs.once={tmp_path / 'once'}",
         )  # fmt: skip
         words.remove("env.kwargs.step_seconds=0.0005")
-        inside = ["bash", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "bash", *words]
-        done = subprocess.run(inside, cwd=ROOT, capture_output=True, text=True, env=env)
+        inside = [
+            "bash",
+            "-c",
+            f'echo $$ > {group}/cgroup.procs; exec "$@"',
+            "bash",
+            sys.executable,
+            "-m",
+            "trainer.run",
+        ]
+        done = subprocess.run([*inside, *words], cwd=ROOT, capture_output=True, text=True, env=env)
         assert done.returncode == 0, done.stderr
     finally:
         time.sleep(0.2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,7 +48,8 @@ OPPONENTS = {
     "random": 0.2, "scripted": 0.2, "latest": 0.3, "snapshots": 0.3, "random_end": 0.0, "snapshot_every_frames": 300,
     "pool_size": 3, "active": 2, "sampling": "pfsp", "epsilon": 0.1,
 }  # fmt: skip
-SLOW = pytest.mark.slow
+QUICK = {(name, "sequential") for name in ("counting", "native vector", "played again", "agents", "game")}
+QUICK |= {("game", "sync")}
 EVERYTHING = {"noisy": True, "prioritized": True, "n_step": 3, "target_tau": 0.01}
 
 
@@ -102,16 +104,11 @@ def differences(first: Any, second: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "schedule"),
     [
-        *((name, "sequential") for name in ENVIRONMENTS if name != "dice"),
-        pytest.param("dice", "sequential", marks=pytest.mark.slow),  # long games
-        ("counting", "sync"),
-        ("grid", "sync"),
-        ("game", "sync"),
-        # They differ from those above in nothing that is not shown one by one.
+        # The others differ from these in nothing that is not shown one by one.
         *(
-            pytest.param(name, "sync", marks=pytest.mark.slow)
+            pytest.param(name, schedule, marks=() if (name, schedule) in QUICK else pytest.mark.slow)
+            for schedule in ("sequential", "sync")
             for name in ENVIRONMENTS
-            if name not in ("counting", "grid", "game")
         ),
     ],
 )
@@ -162,9 +159,9 @@ def test_in_rounds_a_run_that_is_stopped_and_goes_on_ends_bit_identical(
 
 def test_rounds_of_an_environment_that_cannot_go_on_begin_new_episodes(small_config: Callable[..., Config]) -> None:
     minatar = {"id": "MinAtar/Breakout-v1", "backend": "gymnasium"}
-    config = small_config(env=minatar, budget_frames=3_000, schedule={"name": "sync"}, logger={"every_seconds": 0.01})
+    config = small_config(env=minatar, budget_frames=1_500, schedule={"name": "sync"}, logger={"every_seconds": 0.01})
     folder = Path(str(config.run_dir))
-    stop_at(folder, 700)
+    stop_at(folder, 400)
     train(config, ["first"])
     assert go_on(config)["status"] == "finished"
     log = (folder / "log.txt").read_text()
@@ -188,14 +185,20 @@ def best(folder: Path) -> float:
     return float(checkpoint.load(folder / "best" / "policy.pt")["eval_return_mean"])
 
 
-@pytest.fixture
-def stopped(small_config: Callable[..., Config]) -> Config:
+@pytest.fixture(scope="module")
+def stopped_run(make_config: Callable[..., Config], tmp_path_factory: pytest.TempPathFactory) -> Config:
     """An asynchronous run of 20,000 frames that SIGTERM stopped after 2,500 or more."""
-    config = small_config(budget_frames=20_000, checkpoint={"keep_last": 2, "save_every_seconds": 0.2})
-    assert config.run_dir
-    stop_at(Path(config.run_dir), 2_500, signal.SIGTERM)
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    config = make_config(folder, budget_frames=20_000, checkpoint={"keep_last": 2, "save_every_seconds": 0.2})
+    stop_at(folder, 2_500, signal.SIGTERM)
     assert train(config, ["first"])["stop_signal"] == signal.SIGTERM
     return config
+
+
+@pytest.fixture
+def stopped(stopped_run: Config, tmp_path: Path) -> Config:
+    """A copy of it, for a test to go on with."""
+    return replace(stopped_run, run_dir=shutil.copytree(str(stopped_run.run_dir), str(tmp_path / "run")))
 
 
 def test_asynchronous_run_goes_on_without_a_burst(stopped: Config) -> None:
@@ -378,7 +381,7 @@ def test_rounds_of_games_follow_the_workers(tmp_path: Path) -> None:
 
 
 def test_second_run_in_the_same_folder_is_refused(small_config: Callable[..., Config]) -> None:
-    config = small_config(budget_frames=1_000_000)
+    config = small_config(budget_frames=1_000_000, env={"kwargs": {"step_seconds": 0.02}})  # while the other one starts
     assert config.run_dir
     folder, refused = Path(config.run_dir), []
 
@@ -395,7 +398,9 @@ def test_second_run_in_the_same_folder_is_refused(small_config: Callable[..., Co
     assert refused[0].stderr.startswith(f"error: a run is going on in {folder} (pid {os.getpid()} on ")
 
 
-def test_killed_run_goes_on_from_its_last_checkpoint_and_sweeps_what_it_left(tmp_path: Path) -> None:
+def test_killed_run_goes_on_from_its_last_checkpoint_and_sweeps_what_it_left(
+    tmp_path: Path, call: Callable[..., Any]
+) -> None:
     folder, node = tmp_path / "run", tmp_path / "node"
     words = [
         "env.id=Counting", "env.backend=counting", "preset=generic", "budget_frames=6000", "learner.device=cpu",
@@ -404,8 +409,7 @@ def test_killed_run_goes_on_from_its_last_checkpoint_and_sweeps_what_it_left(tmp
         "env.kwargs.step_seconds=0.004", "evaluator.every_frames=0", "evaluator.final_episodes=2",
         "logger.terminal=none", f"run_dir={folder}", "resume=auto", f"replay.scratch_dir={node}",
     ]  # fmt: skip
-    command = [sys.executable, "-m", "trainer.run", *words]
-    process = subprocess.Popen(command, cwd=ROOT)
+    process = subprocess.Popen([sys.executable, "-m", "trainer.run", *words], cwd=ROOT)
     while len(checkpoint.numbered(folder / "checkpoints")) < 2:
         assert process.poll() is None
         time.sleep(0.05)
@@ -420,19 +424,17 @@ def test_killed_run_goes_on_from_its_last_checkpoint_and_sweeps_what_it_left(tmp
     manifest.add(folder / "checkpoints" / ".frames_000000000001.pt.partial")
     (folder / "checkpoints" / ".frames_000000000001.pt.partial").write_bytes(b"half")
     frames = sum(newest(folder)["frames_of_workers"])
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True
-    )  # the same command, as a requeued job has it
-    assert done.returncode == 0, done.stderr
+    done = call(*words)  # the same command, as a requeued job has it
+    assert done.code == 0, done.err
     assert f"goes on after {frames} frames" in (folder / "log.txt").read_text()
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["status"] == "finished" and summary["frames"] >= 6_000
     assert summary["updates"] == (summary["frames"] - 200) // 4
     assert list(node.iterdir()) == [living] and not list(folder.rglob(".*.partial"))
     lock.close()
-    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert again.returncode == 0
-    assert again.stdout == f"the run in {folder} is finished: raise budget_frames above 6000 to go on\n"
+    again = call(*words)
+    assert again.code == 0
+    assert again.out == f"the run in {folder} is finished: raise budget_frames above 6000 to go on\n"
 
 
 @pytest.mark.parametrize(
@@ -481,39 +483,34 @@ def test_resume_names_what_is_missing(tmp_path: Path) -> None:
     assert load(["resume=auto", f"run_dir={tmp_path / 'new'}"]).config.resume is None
 
 
-def test_full_disk_costs_a_checkpoint_but_not_the_run(tmp_path: Path, small_config: Callable[..., Config]) -> None:
+def test_full_disk_costs_a_checkpoint_but_not_the_run(
+    tmp_path: Path, small_config: Callable[..., Config], small_disk: Callable[[Path, str], None]
+) -> None:
     """A real small disk that fills up: training goes on, the end says what to do, the checkpoint before is whole."""
     disk = tmp_path / "run"
-    disk.mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1500k", "none", disk]).returncode:
-        pytest.skip("only root may mount a small disk")
-    try:
-        scratch = str(tmp_path / "scratch")
-        config = small_config(
-            budget_frames=20_000, checkpoint={"save_every_seconds": 0.3}, replay={"scratch_dir": scratch}
-        )
+    small_disk(disk, "size=1500k")
+    scratch = str(tmp_path / "scratch")
+    config = small_config(budget_frames=20_000, checkpoint={"save_every_seconds": 0.3}, replay={"scratch_dir": scratch})
 
-        def fill() -> None:
-            while not checkpoint.numbered(disk / "checkpoints"):
-                time.sleep(0.02)
-            time.sleep(0.5)
-            with open(disk / "filler", "wb", buffering=0) as file:
-                try:
-                    while True:
-                        file.write(bytes(4096))
-                except OSError:
-                    return  # it is full
+    def fill() -> None:
+        while not checkpoint.numbered(disk / "checkpoints"):
+            time.sleep(0.02)
+        time.sleep(0.5)
+        with open(disk / "filler", "wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                return  # it is full
 
-        threading.Thread(target=fill, daemon=True).start()
-        with pytest.raises(RunFailed, match="the checkpoint could not be written .*No space left.*make room in"):
-            train(config, ["full"])
-        state = newest(disk)
-        assert 0 < state["frames"] < 20_000
-        (disk / "filler").unlink()
-        summary = go_on(config, budget_frames=state["frames"] + 1_000)
-        assert summary["status"] == "finished"
-    finally:
-        subprocess.run(["umount", "--lazy", disk], check=True)
+    threading.Thread(target=fill, daemon=True).start()
+    with pytest.raises(RunFailed, match="the checkpoint could not be written .*No space left.*make room in"):
+        train(config, ["full"])
+    state = newest(disk)
+    assert 0 < state["frames"] < 20_000
+    (disk / "filler").unlink()
+    summary = go_on(config, budget_frames=state["frames"] + 1_000)
+    assert summary["status"] == "finished"
 
 
 @pytest.mark.parametrize("schedule", ["sequential", "sync"])
