@@ -1,19 +1,24 @@
 # make run: install and train; make test: install and test; make check: formatting, lint, types.
+# make test takes five minutes on two cores; make test-slow what takes long, most of it waiting; make test-all both.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DONE := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=30
 
-.PHONY: run test test-all check format clean
+.PHONY: run test test-slow test-all check format clean
 
 run: $(DONE)
 	$(BIN)/python -m trainer.run
 
 test: $(DONE)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu"
+	$(PYTEST) -m "not slow and not gpu"
+
+test-slow: $(DONE)
+	$(PYTEST) -m slow
 
 test-all: $(DONE)
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 check: $(DONE)
 	$(BIN)/ruff format --check .

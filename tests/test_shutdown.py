@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 START_S = 120.0  # until a run is where it is to be struck, on a machine that is busy
 END_S = 10.0  # that an end may take, on a machine that is not; the load stretches it
 MARK = "TEST_SHUTDOWN_MARK"
-SLOW = pytest.mark.slow  # a run takes some 10 s of a core, most of it for imports: those that resemble others wait
+SLOW = pytest.mark.slow  # a run takes some 10 s of a core, most of it for imports: one of each kind is quick enough
 _numbers = itertools.count()
 
 SMALL = [
@@ -357,10 +357,7 @@ def check_checkpoint(outcome: Outcome) -> None:
     "outcome",
     [
         "ctrl_c",
-        "sigterm",
-        "hang",
-        pytest.param("sigterm_to_all", marks=SLOW),
-        pytest.param("hang_sequential", marks=SLOW),
+        *(pytest.param(name, marks=SLOW) for name in ("sigterm", "sigterm_to_all", "hang", "hang_sequential")),
     ],
     indirect=True,
 )
@@ -375,7 +372,9 @@ def test_signal_stops_the_run(outcome: Outcome, request: pytest.FixtureRequest) 
     check_checkpoint(outcome)
 
 
-@pytest.mark.parametrize("outcome", ["ctrl_c_while_starting", "hang_in_constructor"], indirect=True)
+@pytest.mark.parametrize(
+    "outcome", ["ctrl_c_while_starting", pytest.param("hang_in_constructor", marks=SLOW)], indirect=True
+)
 def test_ctrl_c_while_the_run_starts(outcome: Outcome) -> None:
     check_end(outcome)
     assert (outcome.code, outcome.stderr) == (130, "")
@@ -401,6 +400,7 @@ def test_ctrl_c_in_the_final_evaluation(outcome: Outcome) -> None:
     check_checkpoint(outcome)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outcome", ["ctrl_c_twice"], indirect=True)
 def test_second_ctrl_c_ends_at_once(outcome: Outcome) -> None:
     check_end_at_once(outcome)
@@ -433,13 +433,19 @@ def check_end_at_once(outcome: Outcome) -> None:
 @pytest.mark.parametrize(
     ("outcome", "sentence", "traceback"),
     [
-        (
+        pytest.param(
             "kill_worker",
             r"collector worker 1 \(pid PID, 4 x Counting, seeds from 4\) died after \d+ frames: it was ended by "
             r"signal SIGKILL",
             "",
+            marks=SLOW,
         ),
-        ("kill_evaluator", r"the evaluator \(pid PID, 2 x Counting\) died: it was ended by signal SIGKILL", ""),
+        pytest.param(
+            "kill_evaluator",
+            r"the evaluator \(pid PID, 2 x Counting\) died: it was ended by signal SIGKILL",
+            "",
+            marks=SLOW,
+        ),
         (
             "raise",
             r"collector worker 1 \(pid \d+, 4 x Counting, seeds from 4\) died after \d+ frames: Counting: "
@@ -453,7 +459,7 @@ def check_end_at_once(outcome: Outcome) -> None:
             "its reward is nan, which is no finite number",
             marks=SLOW,
         ),
-        ("nan_observation", r"the loss or its gradient became NaN or infinite [^\n]*", ""),
+        pytest.param("nan_observation", r"the loss or its gradient became NaN or infinite [^\n]*", "", marks=SLOW),
     ],
     indirect=["outcome"],
 )
@@ -472,10 +478,11 @@ def test_failure_ends_the_run_with_one_sentence(outcome: Outcome, sentence: str,
 @pytest.mark.parametrize(
     ("outcome", "cause"),
     [
-        (
+        pytest.param(
             "raise_in_constructor",
             r"Faulty-v0: its constructor failed, given env\.kwargs={'fault': 'raise'}: ValueError: the licence server "
             "does not answer see its log",
+            marks=SLOW,
         ),
         pytest.param("kill_in_constructor", "it was ended by signal SIGKILL", marks=SLOW),
     ],

@@ -26,6 +26,7 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow  # minutes, in which SLURM lets everybody wait
 ROOT = Path(__file__).parents[2]
 STUB = Path(__file__).parent / "stub_trainer.py"
 MARK = "TEST_SLURM_MARK"
@@ -417,10 +418,8 @@ def place(request: pytest.FixtureRequest, futures: dict[str, Future[Place]]) -> 
 
 
 def scenario(*names: str) -> pytest.MarkDecorator:
-    """The scenarios that a test looks at: those of real agents take long, as far as there are six of them."""
-    slow = {"trainer_six", "trainer_one_fails", "trainer_cancelled", "time_limit"}
-    params = [pytest.param(name, marks=pytest.mark.slow if name in slow else ()) for name in names]
-    return pytest.mark.parametrize("place", params, indirect=True)
+    """The scenarios that a test looks at."""
+    return pytest.mark.parametrize("place", names, indirect=True)
 
 
 # --- what each agent gets, and whom a failure harms ------------------------------------------------------------------
