@@ -22,7 +22,7 @@ from trainer import envs
 from trainer.acting.multi_agent import AgentPolicies
 from trainer.acting.policies import greedy_policy
 from trainer.algorithms import ALGORITHMS
-from trainer.config.overrides import own_config
+from trainer.config.overrides import agent_config
 from trainer.config.schedules import SCHEDULES
 from trainer.config.sections import AlgorithmConfig, Config, ConfigError, LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
@@ -387,7 +387,7 @@ def test_own_values_reach_their_agent_only_and_wrong_ones_are_refused(
     config = small_config(env=COUNTING)
     own = {"agent_1": {"learner": {"batch_size": 64}, "algorithm": {"name": "qrdqn", "gamma": 0.5}}}
     config = replace(config, agents=replace(config.agents, overrides=own))
-    changed, same = own_config(config, "agent_1"), own_config(config, "agent_0")
+    changed, same = agent_config(config, "agent_1"), agent_config(config, "agent_0")
     assert (changed.learner.batch_size, changed.algorithm.name, changed.algorithm.gamma) == (64, "qrdqn", 0.5)
     assert same == config
     for overrides, message in (

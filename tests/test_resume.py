@@ -440,10 +440,10 @@ def test_killed_run_goes_on_from_its_last_checkpoint_and_sweeps_what_it_left(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["learner.batch_size=64"], "learner.batch_size=64 cannot be when a run goes on, in RUN it is 128"),
-        (["algorithm=iqn"], "algorithm.name=iqn cannot be when a run goes on"),
-        (["env.id=Acrobot-v1"], "env.id=Acrobot-v1 cannot be when a run goes on"),
-        (["preset=lunarlander"], "preset=lunarlander cannot be when a run goes on"),
+        (["learner.batch_size=64"], "learner.batch_size=64 is not possible when a run is resumed, in RUN it is 128"),
+        (["algorithm=iqn"], "algorithm.name=iqn is not possible when a run is resumed"),
+        (["env.id=Acrobot-v1"], "env.id=Acrobot-v1 is not possible when a run is resumed"),
+        (["preset=lunarlander"], "preset=lunarlander is not possible when a run is resumed"),
         (["run_dir=elsewhere"], "goes on in that folder: leave run_dir=elsewhere out"),
         (["env.kwargs.sutton_barto_reward=true"], "env.kwargs={'sutton_barto_reward': True} cannot be"),
     ],

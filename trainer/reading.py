@@ -1,4 +1,4 @@
-"""Every text file that the trainer reads is read here: what cannot be read is one sentence, whatever was done to it."""
+"""Read the text files of a run; whatever is wrong with one becomes a `ReadError` with one sentence."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ RESTORE = "restore it or delete it"
 
 
 class ReadError(RuntimeError):
-    """A file that cannot be read, or holds something else; its text is one sentence for the user."""
+    """A file could not be read, or has the wrong content; the text is one sentence for the user."""
 
 
 def read_bytes(path: Path, remedy: str = RESTORE) -> bytes:
-    """What a file holds.
+    """The content of a file.
+
+    Args:
+        path: of the file.
+        remedy: what the user can do; it ends the sentence of an error.
 
     Raises:
-        ReadError: it cannot be read; `remedy` ends the sentence.
+        ReadError: the file could not be read.
     """
     try:
         return path.read_bytes()
@@ -26,10 +30,10 @@ def read_bytes(path: Path, remedy: str = RESTORE) -> bytes:
 
 
 def read_text(path: Path, remedy: str = RESTORE) -> str:
-    """What a file of text holds.
+    """The content of a text file.
 
     Raises:
-        ReadError: it cannot be read, or is not UTF-8.
+        ReadError: the file could not be read, or is not UTF-8.
     """
     try:
         return read_bytes(path, remedy).decode("utf-8")
@@ -38,10 +42,10 @@ def read_text(path: Path, remedy: str = RESTORE) -> str:
 
 
 def read_json(path: Path, remedy: str = RESTORE) -> dict[str, Any]:
-    """The object that a JSON file holds.
+    """The object in a JSON file.
 
     Raises:
-        ReadError: it cannot be read, is no JSON, or holds something else than an object.
+        ReadError: the file could not be read, is no JSON, or is no JSON object.
     """
     try:
         return _object(read_text(path, remedy))
@@ -50,16 +54,15 @@ def read_json(path: Path, remedy: str = RESTORE) -> dict[str, Any]:
 
 
 def read_jsonl(path: Path) -> tuple[list[dict[str, Any]], str]:
-    """The objects of a file that holds one a line, oldest first, and a sentence about what is left out.
+    """The objects of a file with one JSON object on each line; damaged lines are left out.
 
-    A damaged line costs that line. An unfinished last line is left out without a word, for a run that is going on, or
-    was killed, may have left it.
+    An unfinished last line is left out silently: a run that is going on, or was killed, may have left it.
 
     Returns:
-        The objects, and "" or what is wrong with the others.
+        The objects in the order of the file, and one sentence about damaged lines, or "".
 
     Raises:
-        ReadError: the file cannot be read.
+        ReadError: the file could not be read.
     """
     objects, damaged = [], []
     lines = read_bytes(path).split(b"\n")[:-1]
@@ -75,14 +78,14 @@ def read_jsonl(path: Path) -> tuple[list[dict[str, Any]], str]:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """The JSON object that a text is.
+    """Parse a JSON object.
 
     Raises:
-        ValueError: it is none; says why.
+        ValueError: the text is no JSON object.
     """
     try:
         found = json.loads(text)
-    except (ValueError, RecursionError) as error:  # no JSON, or a number of 5,000 digits; brackets without end
+    except (ValueError, RecursionError) as error:  # RecursionError: thousands of brackets
         raise ValueError(f"no JSON: {str(error).partition(chr(10))[0]}") from error
     if not isinstance(found, dict):
         raise ValueError("no JSON object")

@@ -15,7 +15,7 @@ from trainer.config.sections import Config, ConfigError, from_yaml
 from trainer.reading import ReadError
 from trainer.replay.on_disk import ReplayCopy
 from trainer.replay.streams import open_storage
-from trainer.roles.agents import own_config, streams_of
+from trainer.roles.agents import agent_config, streams_of
 from trainer.run_folder import checkpoint
 from trainer.training.train import train
 
@@ -69,7 +69,7 @@ def test_no_single_bit_of_a_checkpoint_changes_unseen(again):
 def test_no_single_bit_of_the_replays_rows_changes_unseen(again, tmp_path):
     config = from_yaml(again / "config.yaml")
     ((name, spec),) = envs.describe_world(config.env)
-    streams = streams_of(own_config(config, name))
+    streams = streams_of(agent_config(config, name))
     (tmp_path / "storage").mkdir()
     storage = open_storage(spec, streams, tmp_path / "storage")
     copy = ReplayCopy(again / "replay", storage, streams, np.zeros(streams.num_streams, np.int64))

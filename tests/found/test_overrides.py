@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainer.config.compose import load
-from trainer.config.overrides import OF_THE_RUN
+from trainer.config.overrides import SHARED_KEYS
 from trainer.config.sections import ConfigError
 
 
@@ -39,9 +39,9 @@ def test_1_13_wrong_values_of_an_agent_are_refused_by_the_loader(own: str, words
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("key", OF_THE_RUN)
+@pytest.mark.parametrize("key", SHARED_KEYS)
 def test_1_13_what_all_agents_share_cannot_be_one_agents_own(key: str) -> None:
-    with pytest.raises(ConfigError, match=f"agents.overrides.a.{key} cannot be: all agents of a run share it"):
+    with pytest.raises(ConfigError, match=f"agents.overrides.a.{key} is not possible: all agents of a run share it"):
         load([f"agents.overrides.a.{key}=1"], cores=4)
 
 

@@ -1,1 +1,1 @@
-"""Arguments -> one call -> exit code."""
+"""Command lines: parse the arguments, call one function, return the exit code."""

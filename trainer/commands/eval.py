@@ -18,9 +18,13 @@ from trainer.roles.evaluator import evaluate, world_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print one JSON line: mean, standard deviation, smallest and largest return, mean length.
+    """Print one JSON line: mean, standard deviation, minimum and maximum of the returns, mean length.
 
-    Returns 2 for what cannot be read.
+    Args:
+        arguments: of the command line; None: those of this process.
+
+    Returns:
+        The exit code: 0, or 2 if the run could not be read or played; stderr says why.
     """
     parser = argparse.ArgumentParser(prog="python -m trainer.eval", description=__doc__)
     add_arguments(parser)
@@ -38,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, ReadError, EnvError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    returns = [value for own in played for value in own.returns]
-    lengths = [value for own in played for value in own.lengths]
+    returns = [value for episodes in played for value in episodes.returns]
+    lengths = [value for episodes in played for value in episodes.lengths]
     result: dict[str, Any] = {
         "env_id": config.env.id,
         "policy": options.policy,
@@ -52,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "eval_length_mean_frames": float(np.mean(lengths)),
     }
     if len(played) > 1:
-        means = (float(np.mean(own.returns)) for own in played)
+        means = (float(np.mean(episodes.returns)) for episodes in played)
         result["eval_return_mean_by_agent"] = dict(zip(world.agents, means, strict=True))
     print(json.dumps(result))
     return 0

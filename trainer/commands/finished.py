@@ -1,4 +1,4 @@
-"""A run that is over, as eval and play read it."""
+"""Read a finished run, for eval and play."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from trainer import envs
-from trainer.config.overrides import own_config
+from trainer.config.overrides import agent_config
 from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config, ConfigError, from_yaml
 from trainer.roles.evaluator import Players
@@ -18,7 +18,7 @@ POLICIES = {"best": Path("best/policy.pt"), "last": Path("checkpoints/last_polic
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that eval and play share."""
+    """Add the arguments that eval and play share."""
     parser.add_argument("run", type=from_here, help="the run's folder")
     parser.add_argument(
         "--policy", choices=POLICIES, default="best", help="which of the run's policies (default: best)"
@@ -27,20 +27,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def from_here(text: str) -> Path:
-    """A path that stays the same wherever an environment goes."""
+    """The absolute path, as an environment may change the working folder."""
     return Path(text).absolute()
 
 
 def open_run(run_dir: Path, policy: str) -> tuple[Config, Players]:
-    """The run's configuration and one of its policies.
+    """Load the configuration of a run and one of its policies.
+
+    Args:
+        run_dir: the run folder.
+        policy: a key of `POLICIES`.
 
     Raises:
-        ConfigError, ReadError, EnvError: in one sentence, what is missing.
+        ConfigError: there is no run in the folder, or its configuration is not valid.
+        ReadError: the policy could not be read.
+        EnvError: the environment could not be made.
     """
     torch.set_num_threads(1)
     if not RunFolder(run_dir).config.is_file():
         raise ConfigError(f"{run_dir} is no run's folder: it has no config.yaml")
     config = from_yaml(RunFolder(run_dir).config)
-    loaded = Players([(own_config(config, name), spec) for name, spec in envs.describe_world(config.env)])
+    loaded = Players([(agent_config(config, name), spec) for name, spec in envs.describe_world(config.env)])
     loaded.load(policy_weights(run_dir / POLICIES[policy], loaded.flat.numel()))
     return config, loaded

@@ -1,6 +1,7 @@
-"""Everyone against everyone: `python -m trainer.league RUN`, for a run's past selves, policies and fixed players.
+"""Play a league, every player against every other: `python -m trainer.league RUN`.
 
-RUN/league.json has the matrix of games won and Elo ratings, RUN/league.png shows them.
+The players are the run's snapshots and policies, and fixed players. RUN/league.json gets the share of games won of each
+pair and Elo ratings, RUN/league.png a picture of both.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from trainer.selfplay.league import league, rating_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print ratings, the strongest first, and where the picture is; 2 for what cannot be read or played."""
+    """Print the ratings, the strongest first, and the path of the picture.
+
+    Args:
+        arguments: of the command line; None: those of this process.
+
+    Returns:
+        The exit code: 0, or 2 if the run could not be read or played; stderr says why.
+    """
     parser = argparse.ArgumentParser(prog="python -m trainer.league", description=__doc__)
     parser.add_argument("run", type=from_here, help="the run's folder")
     parser.add_argument("--games", type=int, default=200, help="of each pair, seats balanced (default: 200)")

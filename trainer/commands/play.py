@@ -24,7 +24,14 @@ from trainer.telemetry.video import FORMATS, pictures_of, write_video
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Play and print where the video is; 2 for what cannot be read or shown."""
+    """Play, and print the returns and the path of the video.
+
+    Args:
+        arguments: of the command line; None: those of this process.
+
+    Returns:
+        The exit code: 0, or 2 if the run could not be read, played or shown; stderr says why.
+    """
     parser = argparse.ArgumentParser(prog="python -m trainer.play", description=__doc__)
     add_arguments(parser)
     parser.add_argument("--episodes", type=int, default=1)
@@ -47,9 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"--{name.replace('_', '-')} {value} must be at least 1")
     try:
         returns, pictures, is_game = _played(options)
-        for agent, own in returns.items():
+        for agent, values in returns.items():
             who = f" of {agent}" if len(returns) > 1 else ""
-            print(f"returns{who} of {len(own)} finished episodes: {', '.join(f'{r:g}' for r in own) or 'none'}")
+            print(f"returns{who} of {len(values)} finished episodes: {', '.join(f'{r:g}' for r in values) or 'none'}")
         if pictures:
             write_video(out, pictures, options.fps or (2 if is_game else 30))
             print(out)
@@ -81,7 +88,7 @@ def _played(options: argparse.Namespace) -> tuple[dict[str, list[float]], list[n
 
 
 def table_of(options: argparse.Namespace, filmed: bool) -> Table:
-    """What is played where it is a turn-based game."""
+    """The options of `play_games`, for a turn-based game."""
     return Table(
         policy=options.policy, opponent=options.opponent, seat=options.seat, games=options.episodes,
         max_moves=options.max_steps, seed=options.seed, filmed=filmed,
@@ -91,13 +98,20 @@ def table_of(options: argparse.Namespace, filmed: bool) -> Table:
 def play(
     players: Players, world: Any, episodes: int, max_steps: int, seed: int
 ) -> tuple[dict[str, list[float]], list[Any]]:
-    """Greedy episodes of a world of one sub-environment.
+    """Play greedy episodes in a world of one sub-environment.
+
+    Args:
+        players: the policies.
+        world: of one sub-environment, with rendering.
+        episodes: to be played.
+        max_steps: of all episodes together.
+        seed: of the first episode.
 
     Returns:
-        finished returns by agent, and what its render gave after each step.
+        Returns of the finished episodes by agent, and what `render` returned after each step.
 
     Raises:
-        EnvError: it failed.
+        EnvError: the environment failed.
     """
     shown: list[Any] = []
 
@@ -107,4 +121,4 @@ def play(
         return len(shown) < max_steps
 
     played = evaluate(players, world, episodes, seed, watch=watch)
-    return {agent: own.returns for agent, own in zip(world.agents, played, strict=True)}, shown
+    return {agent: found.returns for agent, found in zip(world.agents, played, strict=True)}, shown

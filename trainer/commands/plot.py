@@ -1,4 +1,4 @@
-"""The learning curve of a run, or of several: `python -m trainer.plot RUN [RUN ...] [--out FILE]`."""
+"""Draw the learning curve of one run or several: `python -m trainer.plot RUN [RUN ...] [--out FILE]`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ from trainer.telemetry.plot import draw, read_runs
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status; ends with 2 and a sentence where there is nothing to draw."""
+    """Draw the runs that the arguments name, and print the path of the picture.
+
+    Args:
+        argv: arguments of the command line; None: those of this process.
+
+    Returns:
+        The exit code 0.
+
+    Raises:
+        SystemExit: with 2, if there is nothing to draw; stderr says why.
+    """
     parser = argparse.ArgumentParser(prog="python -m trainer.plot", description="Draw the learning curve of runs.")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
     parser.add_argument("--out", type=Path, help="picture to write (default: RUN/curve.png; several runs: curves.png)")

@@ -1,7 +1,7 @@
-"""The command that people type: arguments -> `Config` -> a run.
+"""The command `python -m trainer.run`: arguments -> `Config` -> a run.
 
-Whatever is slow to import is imported once the arguments are found to be right. This file is also imported anew by
-every child process, so it imports next to nothing by itself.
+Every child process imports this file again, so it imports almost nothing by itself; slow modules are imported after the
+arguments have been checked.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train as the command line says.
 
     Args:
-        arguments: without the program's name; None takes those of the process.
+        arguments: without the program's name; None: those of this process.
 
     Returns:
-        The exit code: 0, 1 for a run that failed, 2 for a configuration or an environment that cannot be run, 128 and
-        the signal's number for a run that was stopped: 130 for Ctrl-C, 143 for SIGTERM, 138 for SIGUSR1.
+        The exit code: 0; 1 for a run that failed; 2 for an invalid configuration or environment; 128 plus the signal's
+        number for a run that was stopped: 130 for Ctrl-C, 143 for SIGTERM, 138 for SIGUSR1.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -113,10 +113,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Flags with the words that belong to them, and the rest: `KEY=VALUE`.
+    """Split arguments into flags, with the words that belong to them, and the rest, `KEY=VALUE`.
 
     Raises:
-        ConfigError: a flag that does not exist, or a word that it does not take.
+        ConfigError: a flag is unknown, has a word that it does not take, or excludes another one.
     """
     flags: list[str] = []
     overrides: list[str] = []
@@ -144,7 +144,7 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def help_text() -> str:
-    """What `--help` prints: examples, presets, groups, and the keys that are set most often."""
+    """The text of `--help`: examples, presets, groups, and the most common keys."""
     from trainer.config.compose import GROUPS, preset_env_id
 
     presets = [f"  {name:<24}{preset_env_id(name) or 'any other env.id'}" for name in group_options("preset")]
@@ -153,7 +153,7 @@ def help_text() -> str:
 
 
 def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
-    """Let Hydra print what it put together, or run a sweep; either only with arguments that we found to be right."""
+    """Let Hydra print the configuration or run a sweep, after the arguments have been checked here."""
     import hydra
     from hydra.core.hydra_config import HydraConfig
 
@@ -171,12 +171,12 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
 
     @hydra.main(config_path=str(CONFIG_DIR), config_name="train", version_base="1.3")
     def job(_: object) -> None:
-        # Composed anew, so that each run of a sweep gets what the same words get without -m.
-        os.chdir(here)  # an environment of the run before may have gone elsewhere
+        # Composed again by `load`, so that a run of a sweep has the same configuration as without -m.
+        os.chdir(here)  # an environment of the run before may have changed the working folder
         chosen = list(HydraConfig.get().overrides.task)
         print(f"\nrun {HydraConfig.get().job.num + 1} of the sweep: {' '.join(chosen)}", flush=True)
         code = _train(load(chosen), [sys.argv[0], *chosen])
-        gc.collect()  # its parts know one another: without this its replay stays mapped, and takes room of the disk
+        gc.collect()  # its parts refer to one another: without this its replay stays mapped and uses the disk
         if code:
             raise SystemExit(code)
 
@@ -190,7 +190,11 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
 
 
 def _check_sweep(overrides: list[str]) -> None:
-    """Refuse a sweep before its first run, not hours later: each of its runs must be possible, in its own folder."""
+    """Check the arguments and folders of all runs of a sweep before the first one begins.
+
+    Raises:
+        ConfigError: a run is not valid, or two runs have the same folder.
+    """
     from trainer.config.compose import jobs, load
 
     folders: set[str] = set()

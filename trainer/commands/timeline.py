@@ -1,4 +1,4 @@
-"""A picture of a run's trace: `python -m trainer.timeline RUN [--seconds S] [--start S] [--out FILE]`."""
+"""Draw a run's trace: `python -m trainer.timeline RUN [--seconds S] [--start S] [--out FILE]`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ from trainer.telemetry.timeline import draw, middle, read_spans
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status; ends with 2 and a sentence where there is nothing to draw."""
+    """Draw the trace of the run that the arguments name, and print the path of the picture.
+
+    Args:
+        argv: arguments of the command line; None: those of this process.
+
+    Returns:
+        The exit code 0.
+
+    Raises:
+        SystemExit: with 2, if there is nothing to draw; stderr says why.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m trainer.timeline", description="Draw what every process of a run did when."
     )

@@ -1,4 +1,4 @@
-"""Arguments as they were typed, ``KEY=VALUE``: known keys, existing options, values of their keys' types."""
+"""Check the arguments `KEY=VALUE` as typed: known keys, existing options, values of the keys' types."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from omegaconf.errors import OmegaConfBaseException
 from trainer.config.fields import hint, nearest, shown
 from trainer.config.sections import CONFIG_DIR, Config, ConfigError, config_keys, first_line, group_options, schema
 
-FREE = ("env.kwargs.", "agents.overrides.", "agents.start_from.")  # keys that a user may add to
+FREE = ("env.kwargs.", "agents.overrides.", "agents.start_from.")  # below these a user may add any key
 GROUPS = tuple(sorted(path.name for path in CONFIG_DIR.iterdir() if any(path.glob("*.yaml"))))
 KEYS = config_keys()
-MOST_REPEATED = 200  # characters of a value that a remedy writes out
-MOST_RUNS = 1_000  # of a sweep: each is looked at before the first begins
-# What Hydra, OmegaConf and Python raise on values that nobody meant: 5,000 digits, a thousand brackets.
+MOST_REPEATED = 200  # longest value that an error repeats in what to type instead
+MOST_RUNS = 1_000  # of a sweep, as each is checked before the first begins
+# All that Hydra, OmegaConf and Python raise on strange values, as 5,000 digits or a thousand brackets.
 UNREADABLE = (HydraException, OmegaConfBaseException, ValueError, OverflowError, RecursionError)
 
 
 def check(arguments: Sequence[str]) -> list[Override]:
-    """Parse the arguments; every key is known, every group's option exists, every value has its key's type.
+    """Parse the arguments, and check that keys are known, options exist, and values have the types of their keys.
 
     Raises:
-        ConfigError: the first argument of which that is not so.
+        ConfigError: about the first argument that is not valid.
     """
     overrides = [_parse(argument) for argument in arguments]
     for override in overrides:
@@ -39,9 +39,9 @@ def check(arguments: Sequence[str]) -> list[Override]:
         if key.startswith(("hydra.", "hydra/")):
             continue
         if override.is_delete():
-            raise ConfigError(f"{override.input_line} cannot be: no key can be left out, so set {key} to another value")
+            raise ConfigError(f"{override.input_line}: a key cannot be removed, set {key} to another value instead")
         if override.package is not None:
-            raise ConfigError(f"{override.input_line} cannot be: groups stay in their place, so write {key}=VALUE")
+            raise ConfigError(f"{override.input_line}: a group cannot be moved, write {key}=VALUE instead")
         if key not in GROUPS and key not in KEYS and not key.startswith(FREE):
             raise ConfigError(_unknown_key(key))
         for value in single_values(override):
@@ -64,7 +64,7 @@ def _parse(argument: str) -> Override:
     if not (name := key.lstrip("+~")):
         raise ConfigError(f"{shown(argument)} names no key: write KEY=VALUE")
     parse = OverridesParser.create().parse_override
-    # Text is taken as it was typed where that can be: Hydra's own grammar wants quotes around = ( ) and the like.
+    # Where possible, text is taken as typed, although Hydra's grammar needs quotes around = ( ) and others.
     may_be_bare = text and (is_text(name) or name.startswith(FREE)) and text[:1] not in tuple("[{'\"")
     try:
         override = parse(argument)
@@ -81,7 +81,7 @@ def _parse(argument: str) -> Override:
 
 
 def _remedy(key: str, text: str) -> str:
-    """What to type in place of a value that cannot be read."""
+    """What to type instead of a value that could not be parsed."""
     if key in KEYS and not is_text(key):
         return f"{key} takes {_type_words(key)}"
     with suppress(*UNREADABLE):
@@ -93,17 +93,17 @@ def _remedy(key: str, text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """The text in double quotes, as Hydra's grammar takes it."""
+    """The text in double quotes, escaped for Hydra's grammar."""
     return str(QuotedString(text, Quote.double).with_quotes())
 
 
 def is_text(key: str) -> bool:
-    """Whether a key takes text, or null."""
+    """Whether a key takes text, or text or null."""
     return key in KEYS and KEYS[key].type in ("str", "str | None")
 
 
 def single_values(override: Override) -> Iterator[str]:
-    """The values of an override as text: one, or those of a sweep."""
+    """The values of an override as text: one, or several for a sweep."""
     if not override.is_sweep_override():
         yield (override.input_line or "").partition("=")[2]
     elif override.is_discrete_sweep():
@@ -139,8 +139,8 @@ def _check_type(key: str, text: str) -> None:
     try:
         value = OverridesParser.create().parse_override(f"{key}={text}").value()
         if key in KEYS and KEYS[key].type == "bool" and isinstance(value, int | float) and value not in (0, 1):
-            raise ValueError  # OmegaConf takes any number for true
-        # A key that takes anything would remember what others were: those get types of their own.
+            raise ValueError  # OmegaConf would take any number as true
+        # A schema remembers the values of keys that take anything: these get a new schema each time.
         types = schema() if key.startswith(FREE) or f"{key}." in FREE else _types()
         OmegaConf.update(types, key, value, merge=True, force_add=key.startswith(FREE))
     except UNREADABLE as error:
@@ -152,12 +152,12 @@ def _check_type(key: str, text: str) -> None:
 
 @lru_cache(maxsize=1)
 def _types() -> Any:
-    """The schema, made once: it takes 20 ms, and each argument is held against it."""
+    """The schema for the types of all other keys, made once as it takes 20 ms."""
     return schema()
 
 
 def _type_words(key: str) -> str:
-    """What a key takes, in words, from its annotation."""
+    """The type of a key in words, from its annotation."""
     section, _, name = key.rpartition(".")
     owner: Any = get_type_hints(Config)[section] if section else Config
     kind = str(get_type_hints(owner)[name]).removeprefix("<class '").removesuffix("'>")

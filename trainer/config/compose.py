@@ -1,4 +1,4 @@
-"""How a command line becomes a `Config`: Hydra's groups and grammar, with errors of our own in one sentence."""
+"""Make a `Config` of a command line: by Hydra's groups and grammar, but with errors of one sentence."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from trainer.config.sections import (
 from trainer.config.validation import check_values, validate
 from trainer.reading import ReadError, read_json
 
-# What may be changed when a run goes on: keys, and sections. All else would make another run of it.
+# Keys, and sections (with a dot), that may change when a run is resumed. Any other change would make it another run.
 MAY_CHANGE = (
     "budget_frames", "collector.num_workers", "collector.envs_per_worker", "replay.capacity_frames",
     "replay.scratch_dir", "learner.device", "learner.learning_rate", "learner.learning_rate_end",
@@ -47,25 +47,25 @@ MAY_CHANGE = (
     "schedule.tolerance_frames", "schedule.applier", "agents.hang_seconds", "evaluator.", "checkpoint.", "faults.",
     "logger.", "telemetry.",
 )  # fmt: skip
-DERIVED = (  # by `resolve`
+DERIVED = (  # keys that `resolve` computes where they are null
     "collector.num_workers", "schedule.tolerance_frames", "schedule.frames_per_round", "schedule.episodes_per_round",
     "schedule.updates_per_round",
 )  # fmt: skip
 
 _SCHEMA = schema()
-_SCHEMA.env.id = "???"  # a file of the group env says it, or the user must
+_SCHEMA.env.id = "???"  # to be set by a file of the group env, or by the user
 ConfigStore.instance().store("schema", _SCHEMA)  # the first entry of configs/train.yaml
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A configuration that can be run.
+    """A valid configuration.
 
     Args:
         config: resolved and validated.
-        preset_reason: why its preset was taken, to be put in brackets behind the preset's name.
+        preset_reason: why its preset was taken; printed in brackets after the preset's name.
         warnings: one sentence each.
-        finished: a sentence where there is nothing left to do for a run that was to go on.
+        finished: a sentence if the run to resume has nothing left to do, else "".
     """
 
     config: Config
@@ -78,11 +78,11 @@ def load(arguments: Sequence[str], cores: int | None = None) -> Loaded:
     """Compose, resolve and validate the configuration of one run.
 
     Args:
-        arguments: `KEY=VALUE` as they were typed, without flags.
-        cores: cores that the run may use; None asks `available_cores`.
+        arguments: `KEY=VALUE` as typed, without flags.
+        cores: that the run may use; None: `available_cores()`.
 
     Raises:
-        ConfigError: the first argument, or the first combination of values, that cannot be run.
+        ConfigError: an argument or a combination of values is not valid; the first one found.
     """
     overrides = check(arguments)
     for argument, override in zip(arguments, overrides, strict=True):
@@ -94,7 +94,7 @@ def load(arguments: Sequence[str], cores: int | None = None) -> Loaded:
     config = _compose([*hydra_arguments(overrides), f"preset={preset}"])
     check_machine()
     cores = available_cores() if cores is None else cores
-    check_values(config)  # a folder to go on in must be one that can be looked at
+    check_values(config)  # before the folder to resume is opened
     folder = _folder_to_resume(config)
     config = absolute(config)
     if folder is not None:
@@ -104,7 +104,7 @@ def load(arguments: Sequence[str], cores: int | None = None) -> Loaded:
 
 
 def absolute(config: Config) -> Config:
-    """A configuration whose paths are absolute: what an environment does to the working folder moves none of them."""
+    """Make all paths of a configuration absolute, as an environment may change the working folder."""
     opponents, agents, replay = config.opponents, config.agents, config.replay
     return replace(
         config,
@@ -121,7 +121,11 @@ def absolute(config: Config) -> Config:
 
 
 def _folder_to_resume(config: Config) -> Path | None:
-    """The folder of the run that is to go on, if there is one; `resume=auto` starts one where there is none."""
+    """The folder of the run to resume; None for a new run, also for `resume=auto` without a run in the folder.
+
+    Raises:
+        ConfigError: `resume` names no run, or does not fit `run_dir`.
+    """
     if config.resume is None:
         return None
     if config.resume == "auto":
@@ -138,13 +142,17 @@ def _folder_to_resume(config: Config) -> Path | None:
 
 
 def _resumed(folder: Path, overrides: Sequence[Override], asked: Config, cores: int) -> Loaded:
-    """The configuration of the run in `folder` with what was asked for anew, as far as that may change.
+    """The configuration of the run to resume in `folder`, with the values that the user typed.
 
     Args:
         folder: of the run.
-        overrides: what was typed: keys, and groups, which stand for all keys of their section (a preset: for all).
-        asked: what it makes of a run that begins, not resolved: what the machine decides is kept.
+        overrides: as typed: keys; and groups, which set all keys of their section (a preset: all keys).
+        asked: the configuration of a new run with these arguments, not resolved: values that `resolve` would compute
+            stay as they are in the run.
         cores: that the run may use.
+
+    Raises:
+        ConfigError: a value differs from the run's and may not change, or the result is not valid.
     """
     kept = absolute(from_yaml(RunFolder(folder).config))
     typed = {override.key_or_group for override in overrides} - {"resume", "run_dir"}
@@ -159,8 +167,8 @@ def _resumed(folder: Path, overrides: Sequence[Override], asked: Config, cores: 
     for key, value in changed.items():
         if not key.startswith(MAY_CHANGE):
             raise ConfigError(
-                f"{key}={value} cannot be when a run goes on, in {folder} it is {old[key]}: leave it out, or start "
-                f"another run; what may change is {', '.join(key + '*' * key.endswith('.') for key in MAY_CHANGE)}"
+                f"{key}={value} is not possible when a run is resumed, in {folder} it is {old[key]}: leave it out, or "
+                f"start another run; what may change: {', '.join(key + '*' * key.endswith('.') for key in MAY_CHANGE)}"
             )
     if changed.keys() & {"collector.num_workers", "collector.envs_per_worker"}:
         derived = config_keys(resolve(_with_keys(kept, dict.fromkeys(DERIVED[1:])), cores))
@@ -175,7 +183,7 @@ def _resumed(folder: Path, overrides: Sequence[Override], asked: Config, cores: 
 
 
 def _nothing_to_do(folder: Path, kept: Config, config: Config) -> str:
-    """A sentence where the run in `folder` is finished and `config` asks for no more; else nothing."""
+    """A sentence if the run in `folder` is finished and `config` asks for nothing more; else ""."""
     if not RunFolder(folder).summary.exists():
         return ""
     summary = read_json(RunFolder(folder).summary)
@@ -185,7 +193,7 @@ def _nothing_to_do(folder: Path, kept: Config, config: Config) -> str:
         return f"the run in {folder} is finished: raise budget_frames above {kept.budget_frames} to go on"
     before, now = kept.evaluator.stop_at_return, config.evaluator.stop_at_return
     if before is not None and (now is None or now > before):
-        return ""  # it stopped before its budget was used up
+        return ""  # the target was raised or removed, and the budget is not used up
     return (
         f"the run in {folder} is finished, as evaluator.stop_at_return={before} was reached after "
         f"{summary['solved_frames']} frames: set evaluator.stop_at_return=null to go on to "
@@ -203,10 +211,10 @@ def _with_keys(config: Config, values: dict[str, Any]) -> Config:
 
 
 def jobs(arguments: Sequence[str]) -> list[list[str]]:
-    """The runs of a sweep, as lists of arguments: every combination of the values, in the order that Hydra takes.
+    """The arguments of each run of a sweep: all combinations of the values, in Hydra's order.
 
     Raises:
-        ConfigError: an argument that cannot be run, or a sweep that has no end.
+        ConfigError: an argument is not valid, or the sweep has no end or too many runs.
     """
     values: list[list[str]] = []
     for override in check(arguments):
@@ -224,7 +232,7 @@ def jobs(arguments: Sequence[str]) -> list[list[str]]:
 
 
 def choose_preset(overrides: Sequence[Override]) -> tuple[str, str]:
-    """The preset of a run, and why: as it was asked for, else as it fits the environment that was asked for."""
+    """The preset of a run and the reason: the one that the user named, else the one made for the environment."""
     given = {override.key_or_group: str(override.value()) for override in overrides}
     if "preset" in given:
         return given["preset"], "asked for"
@@ -238,13 +246,13 @@ def choose_preset(overrides: Sequence[Override]) -> tuple[str, str]:
 
 
 def preset_env_id(preset: str) -> str | None:
-    """The environment that a preset is made for; None for a preset that leaves it open."""
+    """Id of the environment that a preset is made for; None for a preset for any environment."""
     chosen = {key: name for entry in _read("preset", preset).get("defaults", []) for key, name in entry.items()}
     return _env_ids().get(chosen.get("override /env", ""))
 
 
 def hydra_arguments(overrides: Sequence[Override]) -> list[str]:
-    """The arguments as Hydra takes them: keys of `FREE` are added, whatever the user wrote; all others are set."""
+    """The arguments in Hydra's form: keys of `FREE` are added or set (`++`), all others are set."""
     arguments = []
     for override in overrides:
         argument = (override.input_line or "").lstrip("+")
@@ -266,8 +274,8 @@ def _read(group: str, option: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _own_hydra() -> Iterator[None]:
-    """Hydra keeps one global state; inside a sweep its own is in use, and is put back."""
+def _separate_hydra() -> Iterator[None]:
+    """Compose within the context without touching Hydra's global state, which a sweep is using."""
     instance = GlobalHydra.instance()
     outer = instance.hydra
     instance.clear()
@@ -288,20 +296,20 @@ def _in_one_sentence() -> Iterator[None]:
 
 
 def check_composition(arguments: list[str]) -> None:
-    """Refuse what Hydra, which is asked to print a configuration, would end with a traceback on.
+    """Compose a configuration that Hydra will print, as Hydra itself would end with a traceback on an error.
 
     Args:
-        arguments: as Hydra takes them, of one run; a value may still be missing.
+        arguments: of one run, in Hydra's form; a value may still be missing.
 
     Raises:
         ConfigError: they make no configuration.
     """
-    with _in_one_sentence(), _own_hydra():
+    with _in_one_sentence(), _separate_hydra():
         OmegaConf.to_container(compose("train", arguments), resolve=True)
 
 
 def _compose(arguments: list[str]) -> Config:
-    with _in_one_sentence(), _own_hydra():
+    with _in_one_sentence(), _separate_hydra():
         node = compose("train", arguments)
         missing = OmegaConf.missing_keys(node)
     if missing:

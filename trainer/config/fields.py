@@ -1,4 +1,4 @@
-"""What a key of the configuration takes stands in its field; and the words in which a wrong one is refused."""
+"""Fields of the configuration that declare the values they take, and the words of errors about wrong values."""
 
 from __future__ import annotations
 
@@ -7,54 +7,55 @@ from dataclasses import field
 from difflib import SequenceMatcher
 from typing import Any
 
-NEAR = 0.6  # likeness from which on a name is taken for a slip of another
-SHOWN = 60  # characters of a value that a sentence repeats
+NEAR = 0.6  # least similarity of two names for one to be suggested in place of the other
+SHOWN = 60  # characters of a value that an error repeats
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be run; its text is one sentence for the user."""
+    """The configuration is not valid; the text is one sentence for the user."""
 
 
 def one_of(default: str, *others: str) -> Any:
-    """A text field that takes one of a few values, the first of which is its default."""
+    """A text field that takes one of several values; the first is its default."""
     return field(default=default, metadata={"choices": (default, *others)})
 
 
 def number(default: float | None, low: float, high: float, usual: tuple[float, float] | None = None) -> Any:
-    """A field that takes numbers from `low` to `high`, both included; `usual` are those that need no warning.
+    """A field that takes a number from `low` to `high`, both included.
 
-    Whatever lies outside the range makes no run: it overflows, has no end, or changes nothing in float32.
+    Outside this range no run works: it overflows, has no end, or changes nothing in float32. A value outside of `usual`
+    (default: the whole range) gives a warning.
     """
     return field(default=default, metadata={"range": (low, high), "usual": usual or (low, high)})
 
 
 def numbers(default: list[int], low: int, high: int, usual: tuple[int, int] | None = None) -> Any:
-    """A list of such numbers."""
+    """A field that takes a list of integers, each as `number` says."""
     return field(default_factory=lambda: list(default), metadata={"range": (low, high), "usual": usual or (low, high)})
 
 
 def bounds_text(low: float, high: float) -> str:
-    """`from 1e-08 to 1`; whole numbers in digits, so that they can be typed."""
+    """The range in words, as "from 1e-08 to 1"."""
     return f"from {plain(low)} to {plain(high)}"
 
 
 def plain(value: float) -> str:
-    """A number as it can be typed for a key of its type."""
+    """A number as it is typed: integers with all digits."""
     return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def shown(value: Any) -> str:
-    """A value for a sentence: on one line, without control characters, and cut where it is long."""
+    """A value for an error: on one line, with control characters as escapes, and cut if long."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
-        return f"a number of about {value.bit_length() * 3 // 10} digits"  # Python refuses to print 4,300
+        return f"a number of about {value.bit_length() * 3 // 10} digits"  # Python does not print more than 4,300
     text = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in str(value))
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters)"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that a wrong one most likely meant: by its last part, that part's initials (lr) or spelling.
+    """The known name that the user most likely meant; None if none is similar enough to be suggested.
 
-    None where nothing is near: a guess that is far off sends the user the wrong way.
+    Names are compared by their part after the last dot: its spelling, or its initials (lr for learning_rate).
     """
     section, _, leaf = name[:100].lower().rpartition(".")
 
@@ -75,6 +76,6 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def hint(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """`; the nearest is NAME`, to be put behind a sentence that refuses a name; nothing where none is near."""
+    """The end of a sentence about an unknown name: "; the nearest is NAME", or "" if none is similar."""
     found = nearest(name, known)
     return "" if found is None else f"; the nearest is {prefix}{found}"

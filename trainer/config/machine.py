@@ -1,4 +1,4 @@
-"""What the machine and the job say of themselves in variables and paths, looked at before anything is started."""
+"""The machine and the SLURM job: cores, and checks that are made before any process starts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import tempfile
 from trainer.config.fields import ConfigError, shown
 
 SOCKET_PATH = 107  # bytes of a socket's path, by Linux
-SOCKET_NAME = len("/trainer-12345678/listener-12345678")  # of those below the temporary folder: trainer.host.leftovers
+SOCKET_NAME = len("/trainer-12345678/listener-12345678")  # path of a socket in the temporary folder
 MOST_CORES = 100_000
 
 
 def available_cores() -> int:
-    """Cores that this process may use: SLURM's share of the node, else the affinity mask; never the whole machine.
+    """Number of cores that this process may use: SLURM's share of the node, else those of the affinity mask.
 
     Raises:
         ConfigError: SLURM_CPUS_PER_TASK is no positive whole number.
@@ -22,7 +22,7 @@ def available_cores() -> int:
 
 
 def cores_of_job(*variables: str) -> int | None:
-    """What the first of these variables that is set says; None where none is.
+    """The number in the first of these environment variables that is set; None if none is.
 
     Raises:
         ConfigError: it is no positive whole number.
@@ -41,7 +41,8 @@ def check_machine() -> None:
     """Refuse a machine on which processes could not be started.
 
     Raises:
-        ConfigError: a variable of SLURM's is no number, or sockets find no room in the temporary folder's name.
+        ConfigError: a variable of SLURM is no number, there is no folder for temporary files, or its path is too long
+            for sockets.
     """
     cores_of_job("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
     try:

@@ -1,4 +1,4 @@
-"""An agent's own values: `agents.overrides.<name>.<section>.<key>` in place of the run's."""
+"""Values of one agent: `agents.overrides.<name>.<section>.<key>` replaces the value of the run."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Any
 from trainer.config.fields import hint, shown
 from trainer.config.sections import Config, ConfigError, config_keys, first_line, schema
 
-OWN = ("algorithm", "learner", "replay", "collector", "schedule")  # sections that an agent may have its own values of
-OF_THE_RUN = (  # keys of these sections that all agents of a world share, as they play in the same processes
+AGENT_SECTIONS = ("algorithm", "learner", "replay", "collector", "schedule")  # an agent may override their keys
+SHARED_KEYS = (  # but not these, as all agents play in the same processes
     "collector.num_workers", "collector.envs_per_worker", "replay.scratch_dir", "learner.device", "schedule.name",
     "schedule.frames_per_round", "schedule.episodes_per_round", "schedule.updates_per_round", "schedule.num_agents",
     "schedule.application", "schedule.applier",
 )  # fmt: skip
 
 
-def own_config(config: Config, name: str) -> Config:
-    """The run's configuration with the values of `agents.overrides.<name>`, as `learner.learning_rate`.
+def agent_config(config: Config, name: str) -> Config:
+    """The configuration of one agent: that of the run with the values of `agents.overrides.<name>`.
 
     Raises:
-        ConfigError: a key that an agent cannot have of its own, or a value of another type.
+        ConfigError: a key that an agent must not override, or a value of another type.
     """
     changed: dict[str, dict[str, Any]] = {}
-    keys = {key: value for key, value in config_keys(config).items() if key.partition(".")[0] in OWN}
-    for key, value in own_values(config, name).items():
+    keys = {key: value for key, value in config_keys(config).items() if key.partition(".")[0] in AGENT_SECTIONS}
+    for key, value in agent_values(config, name).items():
         if key not in keys:
             raise ConfigError(
                 f"agents.overrides.{name}.{shown(key)} is no key of an agent"
                 + hint(key, keys, prefix=f"agents.overrides.{name}.")
             )
-        if key in OF_THE_RUN:
+        if key in SHARED_KEYS:
             raise ConfigError(
-                f"agents.overrides.{name}.{key} cannot be: all agents of a run share it, so set {key} for the run"
+                f"agents.overrides.{name}.{key} is not possible: all agents of a run share it, so set {key} for the run"
             )
         section, _, leaf = key.partition(".")
         changed.setdefault(section, {})[leaf] = check_type(f"agents.overrides.{name}.", key, value)
@@ -40,11 +40,11 @@ def own_config(config: Config, name: str) -> Config:
     return replace(config, **sections)
 
 
-def own_values(config: Config, name: str) -> dict[str, Any]:
-    """An agent's own values by dotted key; an agent that has none has an empty dict.
+def agent_values(config: Config, name: str) -> dict[str, Any]:
+    """The values that an agent overrides, by dotted key; empty if it overrides none.
 
     Raises:
-        ConfigError: there is something else than a mapping.
+        ConfigError: `agents.overrides.<name>` is no mapping.
     """
     nested = config.agents.overrides.get(name, {})
     if not isinstance(nested, dict):
@@ -56,7 +56,7 @@ def own_values(config: Config, name: str) -> dict[str, Any]:
 
 
 def flat_keys(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"learner": {"batch_size": 32}}` to `{"learner.batch_size": 32}`."""
+    """Flatten nested mappings: `{"learner": {"batch_size": 32}}` becomes `{"learner.batch_size": 32}`."""
     found: dict[str, Any] = {}
     for key, value in nested.items():
         if isinstance(value, dict):
@@ -67,10 +67,10 @@ def flat_keys(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def check_type(prefix: str, key: str, value: Any) -> Any:
-    """The value as its key's type takes it.
+    """Convert a value to the type of its key.
 
     Raises:
-        ConfigError: it does not fit; the sentence names `prefix` and `key`.
+        ConfigError: the value has another type; the sentence names `prefix` and `key`.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException

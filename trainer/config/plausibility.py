@@ -1,4 +1,4 @@
-"""Warnings: what can be run, but was hardly meant; one sentence each, with the numbers."""
+"""Warnings about valid configurations that are probably a mistake: one sentence each, with the numbers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from trainer.config.fields import bounds_text, shown
 from trainer.config.sections import GAME_BACKENDS, Config, config_keys, resolve
 
 FEW_UPDATES, MANY_UPDATES = 100, 10**9
-GATHERED = 10  # times the replay, at most
-SHORT_EPISODE = 10  # frames: where updates follow episodes, there are hardly more than these make
-FOLLOWS = 0.05  # share of the way to the online network that a target goes in a whole run, at least
-FAR = 0.1  # of an epsilon from where it should end
+GATHERED = 10  # most rows that are sampled at once, in capacities of the replay
+SHORT_EPISODE = 10  # frames of an episode, assumed where the number of updates follows that of episodes
+FOLLOWS = 0.05  # least share of the way to the network that a target network goes in a whole run
+FAR = 0.1  # largest distance of the last epsilon from `collector.epsilon_end`
 
 
 def warnings(config: Config, cores: int) -> list[str]:
-    """Sentences about a configuration that can be run.
+    """Warnings about a valid configuration.
 
     Args:
-        config: what was asked for, resolved or not.
-        cores: cores that the run may use.
+        config: resolved or not.
+        cores: that the run may use.
     """
     updates = most_updates(resolve(config, cores))
     return [

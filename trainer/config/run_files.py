@@ -1,4 +1,4 @@
-"""The names of a run's files, each said once; imports nothing, as command lines are checked by them."""
+"""Names of the files in a run folder. It imports nothing slow, as the check of a command line needs it."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from pathlib import Path
 
 
 class RunFolder:
-    """Where a run keeps what, below its folder `path`; nothing needs to be there."""
+    """Paths of the files of a run in its folder `path`; none of them needs to exist."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.config = path / "config.yaml"  # what the run is
-        self.command = path / "command.txt"  # the command lines that began it and went on with it
-        self.versions = path / "versions.json"  # what it was made with
-        self.lock = path / "lock"  # held by the process that trains, and names it
-        self.metrics = path / "metrics.jsonl"  # its rows, a JSON object a line
+        self.config = path / "config.yaml"  # the resolved configuration
+        self.command = path / "command.txt"  # the command lines that started and resumed it
+        self.versions = path / "versions.json"  # versions of packages, commit and machine
+        self.lock = path / "lock"  # locked by the process that trains; has its process id
+        self.metrics = path / "metrics.jsonl"  # its rows, one JSON object on each line
         self.table = path / "metrics.csv"  # its rows as a table
         self.log = path / "log.txt"  # its events
         self.summary = path / "summary.json"  # how it ended
-        self.curve = path / "curve.png"  # the picture of its returns
+        self.curve = path / "curve.png"  # picture of its returns and speeds
         self.trace = path / "trace.json"  # what every process did when
-        self.league = path / "league.json"  # ratings of the league at its end
-        self.league_picture = path / "league.png"  # the same, to be looked at
-        self.checkpoints = path / "checkpoints"  # what it goes on from
+        self.league = path / "league.json"  # ratings of the last league
+        self.league_picture = path / "league.png"  # picture of these ratings
+        self.checkpoints = path / "checkpoints"  # checkpoints to resume it from
         self.last_policy = path / "checkpoints" / "last_policy.pt"  # the policy of its newest checkpoint
-        self.best_policy = path / "best" / "policy.pt"  # the policy that its evaluations chose
-        self.pool = path / "pool"  # past selves, in self-play
-        self.agents = path / "agents"  # a folder for each agent, where there are several
+        self.best_policy = path / "best" / "policy.pt"  # the best policy by its evaluations
+        self.pool = path / "pool"  # snapshots of the policy, in self-play
+        self.agents = path / "agents"  # one folder for each agent, if there are several
         self.output = path / "output"  # what each child process printed
-        self.scratch = path / "scratch"  # the replay while the run lasts, if `replay.scratch_dir` is not set
-        self.damaged_summary = path / "damaged_summary.json"  # what had been its summary
+        self.scratch = path / "scratch"  # the replay during the run, unless `replay.scratch_dir` is set
+        self.damaged_summary = path / "damaged_summary.json"  # a summary that could not be read

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainer.config.consistency import check_opponents, check_together
 from trainer.config.fields import bounds_text, hint, shown
-from trainer.config.overrides import own_config, own_values
+from trainer.config.overrides import agent_config, agent_values
 from trainer.config.plausibility import warnings
 from trainer.config.sections import Config, ConfigError, config_keys, group_options, resolve
 
@@ -49,7 +49,7 @@ def validate(config: Config, cores: int) -> list[str]:
 
 def _of_agent(config: Config, name: str, cores: int) -> list[str]:
     """The same for an agent with values of its own; its keys are named as the user sets them."""
-    own, keys = own_config(config, name), "|".join(map(re.escape, own_values(config, name)))
+    own, keys = agent_config(config, name), "|".join(map(re.escape, agent_values(config, name)))
 
     def named(sentence: str) -> str:
         return re.sub(rf"(?<![\w.])({keys})\b", rf"agents.overrides.{name}.\1", sentence) if keys else sentence

@@ -1,1 +1,1 @@
-"""What a process does to the machine, and how it dies."""
+"""Processes on the machine: memory, seeds, signals, failures, and what they leave behind."""

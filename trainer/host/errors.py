@@ -1,4 +1,4 @@
-"""How a run fails: what the user reads of it, and whose fault it was."""
+"""Failures of a run: the sentences that the user reads."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import torch
 
 from trainer.config.sections import FaultsConfig, first_line
 
-LOST = 255  # exit code that Python gives a process whose fork server is gone
+LOST = 255  # Python's exit code for a process whose fork server has ended
 
 
 class RunFailed(RuntimeError):
-    """A run that ended before its budget for no wish of the user's; its text is one sentence for the user.
+    """A run failed; the text is one sentence for the user.
 
     Args:
         text: the sentence.
-        role: the process that failed.
-        traceback: its own traceback, if it left one.
-        pid: the process's id; None: this one's.
+        role: of the process that failed.
+        traceback: of the process that failed, "" if there is none.
+        pid: of the process that failed; None: this one.
     """
 
     def __init__(self, text: str, role: str = "main", traceback: str = "", pid: int | None = None) -> None:
@@ -31,7 +31,12 @@ class RunFailed(RuntimeError):
 
 
 def device_failure(error: Exception, device: torch.device) -> RunFailed | None:
-    """What to say of `error` if the learner's device, or the machine, gave up in the main process; else None."""
+    """Explain an error of the learner's device or of the machine's memory; None for any other error.
+
+    Args:
+        error: raised in the main process.
+        device: of the learner.
+    """
     text = first_line(error)
     if isinstance(error, torch.AcceleratorError):
         sentence = (
@@ -53,17 +58,21 @@ def device_failure(error: Exception, device: torch.device) -> RunFailed | None:
 
 
 def exit_words(exitcode: int) -> str:
-    """What ended a process, for a sentence."""
+    """The cause of a process's end, for a sentence."""
     if exitcode < 0:
         return f"signal {signal.Signals(-exitcode).name}"
     return "the end of its fork server" if exitcode == LOST else f"exit code {exitcode}"
 
 
 def one_too_many(times: deque[float], faults: FaultsConfig) -> str | None:
-    """Count a failure of now among those of a process, which are forgotten after `faults.period_seconds`.
+    """Count a failure of a process, and tell whether the run must end.
+
+    Args:
+        times: of the process's failures so far, in s; this one is added, those before `faults.period_seconds` removed.
+        faults: the section `faults`.
 
     Returns:
-        None while it is survived; else what to put behind the sentence that says what happened.
+        None if the process may be restarted; else words to append to the sentence about the failure.
     """
     now = time.monotonic()
     times.append(now)
@@ -76,9 +85,9 @@ def one_too_many(times: deque[float], faults: FaultsConfig) -> str | None:
 
 
 def error_text(error: BaseException) -> str:
-    """A child's exception for the main process: its traceback, and as the last line its cause in one sentence.
+    """Write a child's exception as text for the main process: the traceback, and as last line its cause.
 
-    Whatever a user's environment raises: also what is no `Exception`, has no text, or one that UTF-8 cannot hold.
+    It takes whatever an environment raises: also what is no `Exception`, or has no text, or text that is not UTF-8.
     """
     try:
         lines = str(error).strip().splitlines()
@@ -90,6 +99,6 @@ def error_text(error: BaseException) -> str:
 
 
 def split_error(text: str) -> tuple[str, str]:
-    """Traceback and cause out of `error_text`'s; empty when there is none."""
+    """Split the result of `error_text` into traceback ("" if there is none) and cause."""
     above, _, cause = text.strip().rpartition("\n")
     return above, cause

@@ -1,7 +1,7 @@
-"""Imported first by the fork server, and nowhere else: it ends with the main process, and all that came from it too.
+"""Imported by the fork server only, as its first module: lets it and all its children end with the main process.
 
-By itself it ends when the last process that knows it has ended. Its children know it, and so would keep it, and one
-another, alive when the main process is killed; and what they started would outlive them all.
+A fork server ends when no process has its pipe open any more. But its children have it open: if the main process were
+killed, they would keep the fork server and one another alive, and the programs that they started would outlive them.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from trainer.host import programs
 from trainer.host.errors import LOST
 from trainer.host.signals import STOPPING, die_with_parent, tell_of_parents_end
 
-# Orphans of its children become its own, and it is told of their ends.
+# The fork server adopts orphans, and Python warns when one of them ends.
 warnings.filterwarnings("ignore", "forkserver: waitpid returned unexpected pid")
 
 
 def main_ended(number: int = 0, frame: object = None) -> None:
-    """End everything, if it was the main process that ended, and not only the thread of it that started this one."""
+    """End all processes of the run if the main process has ended.
+
+    The signal also comes when only the thread has ended that started the fork server; then nothing happens.
+    """
     if os.getppid() == programs.main_pid():
         return
     deadline = time.monotonic() + programs.SWEEP_S
-    # Whose parent has ended becomes a child of this process, until nobody is left.
+    # When a child ends, this process adopts its children; repeat until there are none.
     while (children := programs.children_of(os.getpid())) and time.monotonic() < deadline:
         programs.end_all(children)
         time.sleep(0.005)
@@ -33,23 +36,23 @@ def main_ended(number: int = 0, frame: object = None) -> None:
 
 
 def default_signals() -> None:
-    """What an environment of the main process starts from here knows nothing of the run, and can be told to end."""
+    """Restore the default signal handlers in a child, so that signals end programs that environments start."""
     for number in STOPPING:
-        if signal.getsignal(number) != signal.SIG_IGN or number == signal.SIGINT:  # which the server itself ignores
+        if signal.getsignal(number) != signal.SIG_IGN or number == signal.SIGINT:  # Python's server ignores SIGINT
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def note_parent() -> None:
-    """Who forks now."""
+    """Note which process forks."""
     _forking[:] = [os.getpid()]
 
 
 def end_with_server() -> None:
-    """A child of this server ends with it from the first moment on, long before it obeys its run."""
+    """Let a child of the fork server end with it from its first moment, before `obey_parent` is called."""
     if _forking == [SERVER]:
         die_with_parent()
-        if os.getppid() != SERVER:  # it has ended meanwhile
+        if os.getppid() != SERVER:  # the fork server has ended since the fork
             os._exit(LOST)
 
 
@@ -58,4 +61,4 @@ os.register_at_fork(before=note_parent, after_in_child=end_with_server)
 os.register_at_fork(after_in_child=default_signals)
 signal.signal(signal.SIGUSR2, main_ended)
 tell_of_parents_end(signal.SIGUSR2)
-main_ended()  # it ended before it was watched
+main_ended()  # the main process may have ended before the line above

@@ -1,6 +1,7 @@
-"""What processes leave on their node when all are killed at once: called after their owner, and swept by the next run.
+"""Files that processes leave on their node when all are killed at once; the next run removes them.
 
-Semaphores lie in /dev/shm by name, sockets in a folder for temporary files; both outlive whoever made them.
+These are named semaphores in /dev/shm, and sockets in a folder for temporary files. Their names contain the process
+that made them, so that the next run can tell whether it is still alive.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ SHARED = Path("/dev/shm")
 
 
 def claim() -> None:
-    """Let what multiprocessing makes by name, here and in its children, be called after it; sweep what is nobody's.
+    """Name what multiprocessing makes, here and in children, after this process; remove what ended processes left.
 
     Raises:
-        ConfigError: the folder for temporary files cannot be written.
+        ConfigError: the folder for temporary files is not writable.
     """
     try:
         _claim()
@@ -37,7 +38,7 @@ def _claim() -> None:
     for path in SHARED.glob(f"sem.{PREFIX}*"):
         if is_gone(path.name.removeprefix(f"sem.{PREFIX}").rpartition("-")[0]) and _is_mine(path):
             path.unlink(missing_ok=True)
-    # Python offers no other way to say either; children take both over.
+    # Python has no public way to set either; children inherit both.
     names = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     names["semprefix"] = f"/{PREFIX}{this_process()}"
     if "tempdir" not in names:
@@ -48,21 +49,21 @@ def _claim() -> None:
 
 
 def this_process() -> str:
-    """A name that no other process has or will have on this node: its namespace, its number, and when it began."""
+    """A name that is unique on this node for all time: `<pid namespace>-<pid>-<start time>`."""
     return f"{os.stat('/proc/self/ns/pid').st_ino:x}-{os.getpid()}-{_began(os.getpid())}"
 
 
 def is_gone(process: str) -> bool:
-    """Whether a process, by the name that it gave itself, has ended; of other namespaces nobody knows."""
+    """Whether a process has ended, by its name from `this_process`; False where it is of another pid namespace."""
     try:
         namespace, pid, began = process.split("-")
         return namespace == f"{os.stat('/proc/self/ns/pid').st_ino:x}" and _began(int(pid)) != int(began)
     except ValueError:
-        return False  # not one of our names
+        return False  # not a name from `this_process`
 
 
 def _began(pid: int) -> int:
-    """When a process began, in ticks since the machine did; 0 where there is none, or it has ended."""
+    """Start time of a process in clock ticks since boot; 0 if there is no such process, or it has ended."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(") ")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -75,11 +76,11 @@ def _sweep_folder(path: Path) -> None:
         if not path.is_symlink() and path.is_dir() and _is_mine(path) and is_gone((path / "owner").read_text()):
             _remove(path)
     except OSError:
-        return  # it has no owner's name, or another run sweeps it
+        return  # it has no file `owner`, or another run removes it at the same time
 
 
 def _remove(folder: Path) -> None:
-    """A folder of temporary files and what is in it: nobody else may write there."""
+    """Remove a folder of temporary files that only this user may write, with its files."""
     for path in folder.iterdir():
         if not path.is_dir():
             path.unlink(missing_ok=True)
@@ -89,5 +90,5 @@ def _remove(folder: Path) -> None:
 def _is_mine(path: Path) -> bool:
     try:
         return path.lstat().st_uid == os.geteuid()
-    except FileNotFoundError:  # another run sweeps it too
+    except FileNotFoundError:  # another run removes it at the same time
         return False

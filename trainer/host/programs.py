@@ -1,7 +1,7 @@
-"""Programs that a user's environments start: found by what their process left in them, and ended with it.
+"""Find and end the programs that environments start; a simulator would outlive the process that started it.
 
-A simulator outlives the process that started it. Whatever a child of a run executes inherits a variable that names the
-child (`MARK`); what it forks without executing anything inherits its name (`prctl`). Nothing else is ever ended here.
+A program that a child of the run executes inherits an environment variable that names the child (`MARK`); a process
+that it only forks inherits the child's process name (`prctl`). No other process is ever ended here.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-RUN = "TRAINER_RUN"  # <pid of the main process>.<random>, in the environment of all processes of a run
-MARK = "TRAINER_CHILD"  # <RUN>.<pid of the child>, in the environment of what a child starts
+RUN = "TRAINER_RUN"  # variable of all processes of a run: <pid of the main process>.<random>
+MARK = "TRAINER_CHILD"  # variable of a child and of all that it starts: <value of RUN>.<pid of the child>
 PR_SET_NAME = 15  # linux/prctl.h
-SWEEP_S = 2.0  # until nothing new is started by what is being ended
+SWEEP_S = 2.0  # after this time `end` stops looking for new processes
 
 
 def begin_run() -> str:
-    """Give this process, the main one, its mark; the same at every call."""
+    """Mark this process as the main one of a run, and return the mark, which is the same at every call."""
     mark = os.environ.get(RUN, "")
     if mark.partition(".")[0] != str(os.getpid()):
         mark = os.environ[RUN] = f"{os.getpid()}.{secrets.token_hex(8)}"
@@ -29,21 +29,21 @@ def begin_run() -> str:
 
 
 def main_pid() -> int:
-    """Process id of the main process, in one of its children or in its fork server."""
+    """Process id of the main process; to be called in one of its children or in its fork server."""
     return int(os.environ[RUN].partition(".")[0])
 
 
 def mark_child() -> None:
-    """Mark this process, a child of the main one: what it starts from now on can be found."""
+    """Mark this process, a child of the main one, so that `started_by` finds what it starts from now on."""
     os.environ[MARK] = f"{os.environ.get(RUN, '')}.{os.getpid()}"
     ctypes.CDLL(None).prctl(PR_SET_NAME, _name(os.getpid()).encode(), 0, 0, 0)
 
 
 def started_by(children: Collection[int] | None) -> list[int]:
-    """Living processes that children of this run's main process started, these themselves left out.
+    """Process ids of the living processes that children of the main process started, without the children themselves.
 
     Args:
-        children: process ids, of processes that may be gone; None: all that there ever were.
+        children: their process ids, also of children that have ended; None: all children.
     """
     run = os.environ.get(RUN, "")
     parents, found = {}, set()
@@ -51,7 +51,7 @@ def started_by(children: Collection[int] | None) -> list[int]:
         try:
             head, _, rest = (path / "stat").read_text().rpartition(")")
             variables = (path / "environ").read_bytes().split(b"\0")
-        except OSError:  # it has ended meanwhile, or is another user's
+        except OSError:  # the process has just ended, or is another user's
             continue
         pid, state, parent = int(path.name), *rest.split()[:2]
         if state == "Z" or pid == os.getpid():
@@ -66,12 +66,12 @@ def started_by(children: Collection[int] | None) -> list[int]:
 
 
 def children_of(pid: int) -> list[int]:
-    """Living children of a process, those that it adopted too."""
+    """Process ids of the living children of a process, with those that it adopted."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             state, parent = (path / "stat").read_text().rpartition(")")[2].split()[:2]
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has just ended
             continue
         if int(parent) == pid and state != "Z":
             found.append(int(path.name))
@@ -79,7 +79,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def _owner(run: str, pid: int, variables: list[bytes], name: str) -> int | None:
-    """The child that started a process; None where none of this run did."""
+    """The child of this run that started a process, by its process id; None if none did."""
     for variable in variables:
         key, _, value = variable.partition(b"=")
         if key == MARK.encode() and value.startswith(f"{run}.".encode()):
@@ -95,7 +95,7 @@ def _name(pid: int | str) -> str:
 
 
 def end(children: Collection[int] | None) -> list[int]:
-    """End at once whatever these children started; `None`: all of them. Returns the processes that were ended."""
+    """Kill the processes that these children (None: all children) started, and return their process ids."""
     ended: set[int] = set()
     deadline = time.monotonic() + SWEEP_S
     while (left := started_by(children)) and time.monotonic() < deadline:
@@ -106,9 +106,9 @@ def end(children: Collection[int] | None) -> list[int]:
 
 
 def end_all(pids: Collection[int]) -> None:
-    """End processes at once, as far as they are there and may be ended."""
+    """Kill processes; those that have ended or are another user's are skipped."""
     for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
-            continue  # it has just ended, or has another user's rights now
+            continue

@@ -1,4 +1,4 @@
-"""What a run will take of disk and memory, against what this machine, cgroup and SLURM job allow."""
+"""Check that a run fits into disk and memory, as this machine, its cgroup and its SLURM job allow."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from trainer.config.sections import ConfigError
 from trainer.run_folder import manifest
 
 MEBIBYTE = 2**20
-WORKER_BYTES = 150 * MEBIBYTE  # a collector beside what it shares with the fork server: 73 MB (PSS) with CartPole
-MAIN_BYTES = 1024 * MEBIBYTE  # main process and evaluator
+WORKER_BYTES = 150 * MEBIBYTE  # of a worker, without what it shares with the fork server: 73 MB (PSS) with CartPole
+MAIN_BYTES = 1024 * MEBIBYTE  # of main process and evaluator
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # glibc's malloc.h
 RESERVE = 0.02  # share of a disk that stays free
 
 
 def memory_limit() -> tuple[int, str]:
-    """Bytes of memory that this process and its children may use, and who says so."""
+    """Bytes of memory that this process and its children may use, and what sets this limit."""
     limits = [(_available_memory(), "available memory of this machine")]
     for path in _cgroup_files():
         text = path.read_text().strip()
@@ -40,13 +40,13 @@ def memory_limit() -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes that a run takes, and its processes.
+    """Bytes that a run needs, and its number of workers.
 
     Args:
-        replay: of all rows, once the replay is full.
-        shared: of what its processes share in /dev/shm.
-        kept: of checkpoints, policies and the copy of the replay in the run's folder.
-        workers: processes that play.
+        replay: bytes of the full replay.
+        shared: bytes that its processes share in /dev/shm.
+        kept: bytes of checkpoints, policies and the copy of the replay in the run folder.
+        workers: number of processes that play.
     """
 
     replay: int
@@ -56,12 +56,13 @@ class Needs:
 
 
 def check_fits(needs: Needs, scratch: Path, run_dir: Path) -> str:
-    """A sentence saying what the run takes.
+    """Check that a run fits, and return a sentence about what it needs.
 
     Args:
         needs: of the run.
-        scratch: folder of the replay's files, existing.
-        run_dir: the run's folder, existing; what a run that goes on has kept there needs no room any more.
+        scratch: folder of the replay's files; it exists.
+        run_dir: the run folder; it exists. The files of a run that is resumed are replaced, so their bytes count as
+            free.
 
     Raises:
         ConfigError: it does not fit; the sentence has the numbers.
@@ -78,7 +79,7 @@ def check_fits(needs: Needs, scratch: Path, run_dir: Path) -> str:
     shm = shutil.disk_usage("/dev/shm").free
     if shared_bytes > shm:
         raise ConfigError(f"the run shares {size(shared_bytes)} in /dev/shm, where {size(shm)} are free; enlarge it")
-    # A memory-mapped file is page cache and may be written out, but a replay that does not fit is read from the disk.
+    # The replay is a memory-mapped file: it may exceed memory, but then sampling reads from the disk.
     need = MAIN_BYTES + num_workers * WORKER_BYTES + shared_bytes + replay_bytes
     limit, who = memory_limit()
     if need > limit:
@@ -92,7 +93,7 @@ def check_fits(needs: Needs, scratch: Path, run_dir: Path) -> str:
 
 
 def _check_kept(needs: Needs, scratch: Path, run_dir: Path) -> None:
-    """Whether what is kept for resuming finds room, beside the replay where both lie on one disk."""
+    """Check the room for checkpoints, and for the replay too if it lies on the same disk."""
     ours = [path for path in manifest.named(run_dir) if path.suffix in (".bin", ".pt") and path.exists()]
     there = sum(path.stat().st_blocks * 512 for path in ours)
     one_disk = os.stat(scratch).st_dev == os.stat(run_dir).st_dev
@@ -107,7 +108,7 @@ def _check_kept(needs: Needs, scratch: Path, run_dir: Path) -> None:
 
 
 def size(count: int) -> str:
-    """Bytes for people."""
+    """Bytes in words, as 1.5 GiB."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:
@@ -124,7 +125,7 @@ def _available_memory() -> int:
 
 
 def _cgroup_files() -> list[Path]:
-    """The memory limit's file of each cgroup from ours to the root, of version 1 and 2."""
+    """Files with the memory limits of this process's cgroup and of all above it, version 1 or 2."""
     root, files = Path("/sys/fs/cgroup"), []
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -141,28 +142,28 @@ def _cgroup_files() -> list[Path]:
 
 
 def allow_open_files() -> None:
-    """As many open files as the system allows, for this process and its children.
+    """Raise the limit of open files to the most that the system allows, for this process and its children.
 
-    Each shared tensor is one in every process: 50 agents have more than the 1,024 that a shell gives by habit.
+    Each shared tensor is an open file in every process: 50 agents need more than the usual limit of 1,024.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def prepare_process() -> None:
-    """What every process that calculates does first."""
+    """Set up memory and floating point; every process that computes calls it first. Threads inherit the settings."""
     _keep_freed_memory()
-    # Adam's moments of a unit that sleeps shrink until they are denormal (below 1.2e-38), and stay there: 0.9 times the
-    # smallest is rounded back to it. An Intel CPU takes some hundred cycles for each: with 80 % of the moments there,
-    # after 850k frames of Rainbow on MinAtar's Freeway, an update took three times as long. Threads inherit this.
+    # Adam's moments of an inactive unit shrink until they are denormal (below 1.2e-38) and stay there, as 0.9 times the
+    # smallest number is rounded to itself. An Intel CPU takes hundreds of cycles for each: after 850k frames of Rainbow
+    # on MinAtar's Freeway 80 % of the moments were denormal, and an update took three times as long.
     torch.set_flush_denormal(True)
 
 
 def _keep_freed_memory() -> None:
-    """Tell the C library to keep freed blocks up to 32 MiB instead of giving them back to the kernel.
+    """Let the C library hold freed blocks of up to 32 MiB instead of returning them to the kernel.
 
-    An update of a convolutional network frees and takes tens of MiB; new pages cost it up to two fifths of its time on
-    a virtual machine. Does nothing where the library is not glibc.
+    An update of a convolutional network frees and allocates tens of MiB; on a virtual machine new pages took up to two
+    fifths of its time. Does nothing where the library is not glibc.
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):

@@ -1,16 +1,17 @@
-"""Every seed of a run in one table; no other file calculates one.
+"""All seeds of a run; no other file computes one.
 
-Environments: a run has a million seeds of its own, below 2**32 whatever its seed is, as many programs take no more:
+Environments: each run has a range of a million seeds, below 2**32, the limit of many libraries. In this range are
 
-    0 ..        training: start * 10,000 + number of the stream; after 50 starts they come again
-    500,000 ..  evaluations, the final one behind them
+    0 ..        training: start * 10,000 + number of the stream; after 50 starts the seeds repeat
+    500,000 ..  evaluations, followed by those of the final evaluation
     700,000 ..  the league
 
-Networks, samplers, exploration: the run's seed and who draws (`of_agent` and what follows it).
+Networks, samplers and exploration: from the run's seed and a number for each use (`of_agent` and the functions after
+it).
 
-The global generators of NumPy, Python and torch: processes that are forked from one server inherit the same state of
-all three, so each is seeded by its role, number and start (`seed_globals`). Who shares a process with others keeps a
-state of its own (`apart`).
+The global generators of NumPy, Python and torch: processes forked from one server inherit the same state of all three,
+so each is seeded by its role, number and start (`seed_globals`). Where roles share a process, each has a state of its
+own (`apart`).
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ import torch
 LIMIT = 2**32  # of environment seeds
 SEEDS_PER_RUN = 1_000_000
 SEEDS_PER_START = 10_000  # more than a run has sub-environments
-MAX_STARTS = 50  # so many fit before the seeds of evaluations; then they come again
+MAX_STARTS = 50  # then the seeds repeat, as those of evaluations follow
 EVALUATIONS, LEAGUE = 500_000, 700_000
-AGENT_SEEDS = 7_919  # between the seeds of two agents
+AGENT_SEEDS = 7_919  # difference between the seeds of two agents
 ROLES = (
     "main",
     "collector",
@@ -39,11 +40,11 @@ ROLES = (
     "play",
     "describe",
     "resume",
-)  # new ones behind them
+)  # add new roles at the end, as their positions are part of the seeds
 
 
 def first_of_run(seed: int) -> int:
-    """The first of a run's environment seeds: a million times its own, or where that leads beyond the limit, drawn."""
+    """First environment seed of a run: a million times the run's seed, or, if that exceeds `LIMIT`, a random one."""
     first = seed * SEEDS_PER_RUN
     if first + SEEDS_PER_RUN <= LIMIT:
         return first
@@ -51,47 +52,53 @@ def first_of_run(seed: int) -> int:
 
 
 def of_worker(seed: int, stream: int, start: int) -> int:
-    """Of a worker's first sub-environment, which is `stream` of all; others for each time that it is started."""
+    """Seed of a worker's first sub-environment.
+
+    Args:
+        seed: of the run.
+        stream: number of that sub-environment among those of all workers.
+        start: how often the worker was restarted.
+    """
     return first_of_run(seed) + start % MAX_STARTS * SEEDS_PER_START + stream
 
 
 def of_evaluation(seed: int) -> int:
-    """Of an evaluation's first sub-environment; every evaluation of a run has the same."""
+    """Seed of the first sub-environment of an evaluation, the same for all evaluations of a run."""
     return first_of_run(seed) + EVALUATIONS
 
 
 def of_final_evaluation(seed: int, num_envs: int) -> int:
-    """The same for the final evaluation, behind the `num_envs` of the others."""
+    """Seed of the first sub-environment of the final evaluation; other evaluations have `num_envs`."""
     return of_evaluation(seed) + num_envs
 
 
 def of_league(seed: int) -> int:
-    """Of a league's first game."""
+    """Seed of the first game of a league."""
     return first_of_run(seed) + LEAGUE
 
 
 def of_agent(seed: int, number: int) -> int:
-    """Of an agent's network and sampler, and what its exploration is seeded with."""
+    """Seed of an agent's network and sampler; its exploration is derived from it."""
     return seed + number * AGENT_SEEDS
 
 
 def of_updates(seed: int, number: int = 0) -> int:
-    """Of what updates draw from torch, as noisy layers do."""
+    """Seed of what updates draw from torch, as the noise of noisy layers."""
     return seed + 1 + number
 
 
 def of_exploration(agent: int, worker: int, start: int) -> list[int]:
-    """Of a worker's random actions for an agent; `agent` is `of_agent`'s."""
+    """Seed of a worker's random actions for an agent; `agent` is the result of `of_agent`."""
     return [agent, worker, *([start] if start else [])]
 
 
 def of_noise(agent: int, worker: int, start: int) -> list[int]:
-    """Of the noise of an agent's noisy layers in a worker."""
+    """Seed of the noise of an agent's noisy layers in a worker; `agent` is the result of `of_agent`."""
     return [agent, worker, 1, *([start] if start else [])]
 
 
 def of_opponents(agent: int, worker: int, start: int) -> list[int]:
-    """Of the opponents that a worker draws for an agent."""
+    """Seed of the opponents that a worker draws for an agent; `agent` is the result of `of_agent`."""
     return [agent, worker, 2, start]
 
 
@@ -101,12 +108,14 @@ def seed_globals(seed: int, role: str, number: int = 0, start: int = 0, stage: i
     Args:
         seed: of the run, or of an evaluation's first sub-environment.
         role: one of `ROLES`.
-        number: of those that have the role.
-        start: how many had the number before.
-        stage: 0 before environments are made, 1 before their first reset: what libraries draw in between differs
-            between a process of its own and one for all.
+        number: of the process among those of the role.
+        start: how often the process was restarted.
+        stage: 0 before environments are made, 1 before their first reset. What libraries draw in between depends on
+            whether each role has a process of its own.
     """
-    sequence = np.random.SeedSequence([seed, ROLES.index(role), number, start, stage, 1])  # 1: zeros at the end vanish
+    sequence = np.random.SeedSequence(
+        [seed, ROLES.index(role), number, start, stage, 1]
+    )  # 1: trailing zeros are ignored
     python, numpy_, torch_ = (int(word) for word in sequence.generate_state(3))
     random.seed(python)
     np.random.seed(numpy_)
@@ -114,7 +123,7 @@ def seed_globals(seed: int, role: str, number: int = 0, start: int = 0, stage: i
 
 
 def global_state() -> dict[str, Any]:
-    """Where the three generators stand, of tensors and plain values; torch's on the CPU."""
+    """States of the three generators (torch's on the CPU), as tensors and plain values for a checkpoint."""
     version, words, gauss = random.getstate()
     numpy_ = np.random.get_state(legacy=False)
     key = torch.from_numpy(numpy_["state"]["key"].astype(np.int64))
@@ -126,7 +135,7 @@ def global_state() -> dict[str, Any]:
 
 
 def set_global_state(state: dict[str, Any]) -> None:
-    """Go on from what `global_state` gave."""
+    """Set the generators to a result of `global_state`."""
     version, words, gauss = state["random"]
     random.setstate((version, tuple(words), gauss))
     numpy_ = state["numpy"]
@@ -136,15 +145,19 @@ def set_global_state(state: dict[str, Any]) -> None:
 
 
 @contextmanager
-def apart(own: dict[str, Any]) -> Iterator[None]:
-    """Within it the generators stand where `own` left them, which is kept up to date; an empty one: as they are."""
+def apart(generators: dict[str, Any]) -> Iterator[None]:
+    """Use other states of the global generators within the context.
+
+    Args:
+        generators: has the states under "states", and takes them at the end; empty: go on from the present states.
+    """
     before = _states()
-    if own:
-        _set_states(own["states"])
+    if generators:
+        _set_states(generators["states"])
     try:
         yield
     finally:
-        own["states"] = _states()
+        generators["states"] = _states()
         _set_states(before)
 
 

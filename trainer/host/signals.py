@@ -1,4 +1,4 @@
-"""Signals: how a run is asked to end, and how its processes end with the main one."""
+"""Signals: how a user or SLURM stops a run, and how child processes end with the main process."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # SLU
 
 
 class Stopped(BaseException):
-    """A signal asked the run to end. Not an Exception: nobody may take it for a failure and go on."""
+    """A signal asked the run to end. Not an `Exception`, so that no code takes it for a failure and goes on."""
 
 
 class StopSignals:
-    """Within it, SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask the run to end; Ctrl-C after that ends the process at once.
+    """A context in which SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask the run to end, and Ctrl-C after that ends it at once.
 
     Only the main thread may enter it. A signal that was ignored before (SIGHUP under nohup) stays ignored.
 
     Args:
-        leftovers: folder whose manifest's files are removed when the process ends at once.
+        leftovers: folder whose files, as its manifest names them, are removed when the process ends at once.
 
     Attributes:
         number: of the first signal; 0 before it.
@@ -42,7 +42,7 @@ class StopSignals:
 
     @property
     def name(self) -> str:
-        """Of the first signal, as SIGINT."""
+        """Name of the first signal, as SIGINT."""
         return signal.Signals(self.number).name
 
     def __enter__(self) -> StopSignals:
@@ -60,9 +60,11 @@ class StopSignals:
 
     @contextmanager
     def raising(self, after_s: float) -> Iterator[None]:
-        """Within it, a signal is raised as `Stopped`, in whatever runs: at once, or after `after_s` seconds.
+        """A context in which a signal raises `Stopped` in the running code.
 
-        The latter is for code that looks at `number` by itself, unless something holds it up.
+        Args:
+            after_s: seconds from the signal to the exception. Above 0 for code that checks `number` itself: the
+                exception then only ends code that hangs.
         """
         self._after_s = after_s
         try:
@@ -70,7 +72,7 @@ class StopSignals:
                 self._raise()
             yield
         except Exception as error:
-            if self._raised:  # who was interrupted made another exception of it
+            if self._raised:  # the interrupted code has turned `Stopped` into another exception
                 raise Stopped from error
             raise
         finally:
@@ -78,11 +80,11 @@ class StopSignals:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _handle(self, number: int, _: object) -> None:
-        if self.number and number != signal.SIGINT:  # TERM follows USR1 when a job's time is up: save on
+        if self.number and number != signal.SIGINT:  # SLURM sends TERM after USR1: go on saving
             return
         if self.number:
             manifest.remove_all(self._leftovers)
-            os._exit(128 + number)  # the children follow: `die_with_parent`
+            os._exit(128 + number)  # the children end too, by `die_with_parent`
         self.number = number
         if self._after_s:
             signal.setitimer(signal.ITIMER_REAL, self._after_s)
@@ -99,10 +101,10 @@ class StopSignals:
 
 
 def obey_parent() -> None:
-    """For a child process: leave signals to the main process, and die with the parent.
+    """Set up a child process: the main process alone reacts to signals, and the child dies with its parent.
 
-    By handlers that do nothing, for what is ignored or blocked stays so in every program that an environment starts,
-    which then could not be ended; handlers are given up by `exec`, and here by `fork` too.
+    The handlers do nothing. Ignoring or blocking the signals would be inherited by programs that an environment starts,
+    and these could not be stopped; handlers are reset by `exec`, and here after `fork` too.
     """
     for number in STOPPING:
         signal.signal(number, _leave_to_main)
@@ -111,19 +113,19 @@ def obey_parent() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     die_with_parent()
     main = multiprocessing.parent_process()
-    if main is not None and not main.is_alive():  # it ended before it was watched
+    if main is not None and not main.is_alive():  # it ended before the line above
         os._exit(1)
 
 
 def _leave_to_main(number: int, frame: object) -> None:
-    """Ctrl-C and what a batch system sends go to all processes; each ends when the main one says."""
+    """Do nothing: Ctrl-C and a batch system's signals reach all processes, but the main one decides when each ends."""
 
 
-_forks: list[bool] = []  # whether what this process forks gives up its handlers; empty: it was never asked
+_forks: list[bool] = []  # one bool: whether forks of this process reset their handlers; empty before the first call
 
 
 def _give_up_in_forks(wanted: bool) -> None:
-    """What an environment forks must end when it is told to, and knows nothing of the run."""
+    """Choose whether processes that this one forks reset their handlers: signals must end what an environment forks."""
     if not _forks:
         os.register_at_fork(after_in_child=_default_signals)
     _forks[:] = [wanted]
@@ -135,14 +137,15 @@ def _default_signals() -> None:
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process as soon as the process that forked it has ended, whatever it is doing then."""
+    """Let the kernel kill this process as soon as its parent has ended."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def tell_of_parents_end(number: int) -> None:
-    """Let the kernel send a signal when the parent's *thread* has ended that started this process, and adopt orphans.
+    """Let the kernel send this process a signal when its parent ends, and let this process adopt orphans.
 
-    The signal comes again for the thread that takes its place, and so on until the last one.
+    The kernel sends it when the parent's *thread* ends that started this process. Another thread then takes its place,
+    and the signal comes again when that one ends, and so on until the last.
     """
     _prctl(PR_SET_PDEATHSIG, number)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torchrl.data import LazyMemmapStorage
 
 from trainer.algorithms import make_policy
-from trainer.config.overrides import own_config
+from trainer.config.overrides import agent_config
 from trainer.config.sections import Config, ConfigError
 from trainer.envs import EnvSpec
 from trainer.host import seeds
@@ -74,7 +74,7 @@ def plan_agents(config: Config, world: Sequence[tuple[str, EnvSpec]], run_dir: P
             f"agents.frozen names every agent of {config.env.id} ({', '.join(names)}), so nothing would be trained: "
             "leave one out, or see how they play by python -m trainer.eval"
         )
-    configs = [own_config(config, name) for name in names]  # all of them can be, before anything is made
+    configs = [agent_config(config, name) for name in names]  # all of them can be, before anything is made
     if len(world) == 1:
         return _plans(names, configs, [world[0][1]], [run_dir], [scratch])
     folders = [run_dir / "agents" / name for name in names]

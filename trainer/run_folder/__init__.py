@@ -1,1 +1,1 @@
-"""Names and atomic writes of a run's files."""
+"""The run folder: creation, manifest, checkpoints and scratch files."""

@@ -1,7 +1,7 @@
-"""Checkpoints: tensors and plain values in one file, written aside and renamed, loaded without running pickled code.
+"""Checkpoints: tensors and plain values in one file, written whole or not at all, loaded without running pickled code.
 
-A file is what `torch.save` makes, a zip archive, whose comment is the CRC-32 of all bytes before it: `torch.load`
-takes it as it is, and no byte of it can change unseen. Files of format 1 had none.
+A file is a zip archive from `torch.save`, with the CRC-32 of all bytes before it as the archive's comment: `torch.load`
+can read it, and any damage is noticed. Files of format 1 have no CRC.
 """
 
 from __future__ import annotations
@@ -23,31 +23,41 @@ from trainer.run_folder import manifest
 
 FORMAT = 2
 KNOWN = (1, FORMAT)
-MARK = b"trainer crc32 "  # begins the archive's comment
-COMMENT = len(MARK) + 8
-END = b"PK\x05\x06"  # of a zip archive: 22 bytes, the last two of which are the length of the comment that follows
+MARK = b"trainer crc32 "  # beginning of the archive's comment
+COMMENT = len(MARK) + 8  # length of the comment in bytes
+END = (
+    b"PK\x05\x06"  # begins the last 22 bytes of a zip archive; their last two are the length of the comment after them
+)
 NAME = re.compile(r"frames_\d{12}\.pt")
 
 
 def write_aside(state: dict[str, Any], path: Path) -> None:
-    """`torch.save` that leaves either the whole file or none: written beside it, flushed to the disk, renamed.
+    """As `torch.save`, but whole or not at all: written into another file, flushed to the disk, then renamed.
+
+    Args:
+        state: tensors and plain values.
+        path: of the file.
 
     Raises:
-        OSError: the disk refuses; what was there before is still there.
+        OSError: it could not be written; an older file at `path` is still there.
     """
-    made = io.BytesIO()  # torch says that a disk is full by a RuntimeError without a number
+    made = io.BytesIO()  # in memory first, as torch reports a full disk as a RuntimeError without an errno
     torch.save({**state, "format": FORMAT}, made)
     whole = made.getbuffer()
     tail = COMMENT.to_bytes(2, "little") + MARK
     checksum = zlib.crc32(tail, zlib.crc32(whole[:-2]))
-    path.parent.mkdir(exist_ok=True)  # a run's folder that is gone is not made anew
+    path.parent.mkdir(exist_ok=True)  # without parents: a run folder that was removed is not made again
     with manifest.written(path) as file:
         for part in (whole[:-2], tail, f"{checksum:08x}".encode()):
             file.write(part)
 
 
 def save(folder: Path, state: dict[str, Any], frames: int, keep_last: int) -> Path:
-    """Save `state` as `folder/frames_<frames>.pt` and delete all but the newest `keep_last` of the run's own."""
+    """Save a checkpoint as `folder/frames_<frames>.pt`, and delete all but the newest `keep_last` of this run.
+
+    Raises:
+        OSError: it could not be written.
+    """
     path = folder / f"frames_{frames:012d}.pt"
     write_aside(state, path)
     manifest.remove(*(old for old in numbered(folder)[:-keep_last] if old != path))
@@ -62,15 +72,18 @@ def numbered(folder: Path) -> list[Path]:
 def newest(
     folder: Path, torn: Callable[[Path, str], None] = lambda path, why: None, *needed: str
 ) -> dict[str, Any] | None:
-    """The newest whole checkpoint of a run, or None where there is none; `torn` is told of those that are not.
+    """Load the newest undamaged checkpoint of a run.
 
     Args:
         folder: of the checkpoints.
-        torn: takes the path of each, and a sentence.
-        needed: keys that a whole one has.
+        torn: called with the path of each damaged one, and a sentence.
+        needed: keys that a checkpoint must have.
+
+    Returns:
+        The checkpoint; None if there is no undamaged one.
 
     Raises:
-        ConfigError: it has another format.
+        ConfigError: its format is unknown.
     """
     for path in reversed(numbered(folder)):
         try:
@@ -81,10 +94,18 @@ def newest(
 
 
 def whole(path: Path, tell: Callable[[str], None], *needed: str) -> dict[str, Any] | None:
-    """As `load`; None where there is no such file, or one that is damaged, which is renamed, and told of.
+    """Load a file by `load`, if it is there and undamaged.
+
+    Args:
+        path: of the file.
+        tell: takes a sentence about a damaged file, which is then renamed.
+        needed: keys that it must have.
+
+    Returns:
+        The content; None if there is no file, or a damaged one.
 
     Raises:
-        ConfigError: it has a format that is not known here.
+        ConfigError: its format is unknown.
     """
     if not path.exists():
         return None
@@ -98,16 +119,15 @@ def whole(path: Path, tell: Callable[[str], None], *needed: str) -> dict[str, An
 
 
 def load(path: Path, *needed: str) -> dict[str, Any]:
-    """What `save` or `write_aside` wrote, on the CPU.
+    """Load a file that `save` or `write_aside` wrote, its tensors on the CPU.
 
     Args:
         path: of the file.
-        needed: keys that it must have to be of the right kind.
+        needed: keys that it must have.
 
     Raises:
-        ReadError: no such file, not a whole checkpoint, one that holds more than tensors and plain values, or of
-            another kind.
-        ConfigError: it has a format that is not known here.
+        ReadError: there is no such file; it is damaged, lacks a key, or holds more than tensors and plain values.
+        ConfigError: its format is unknown.
     """
     if not path.is_file():
         raise ReadError(f"there is no checkpoint {path}: is the run's folder right, and did it train at all?")
@@ -120,7 +140,7 @@ def load(path: Path, *needed: str) -> dict[str, Any]:
             f"checkpoint {path} is torn, or it holds more than tensors and plain values, which is not loaded, as it "
             "could run code: use another"
         ) from error
-    # What else torch and its unpickler raise over damaged bytes.
+    # All that torch and its unpickler may raise for damaged bytes.
     except (
         RuntimeError, EOFError, OSError, ValueError, TypeError, LookupError, AttributeError, ImportError,
         AssertionError, OverflowError, MemoryError, struct.error,
@@ -144,10 +164,10 @@ def load(path: Path, *needed: str) -> dict[str, Any]:
 
 
 def _is_whole(path: Path, data: bytes) -> bool:
-    """Whether a file has a checksum, which is right then; one of format 1 has none.
+    """Check the checksum of a file; False if it has none, as files of format 1.
 
     Raises:
-        ReadError: it is damaged, or cut off.
+        ReadError: the checksum is wrong, or the file was cut off.
     """
     if data[-COMMENT:-8] == MARK:
         if data[-8:] == f"{zlib.crc32(data[:-8]):08x}".encode():
@@ -159,14 +179,17 @@ def _is_whole(path: Path, data: bytes) -> bool:
 
 
 def policy_weights(path: Path, numel: int) -> torch.Tensor:
-    """Weights, float32 [numel], of a policy.pt or a snapshot of any run.
+    """Load the weights of a policy.pt or a snapshot of any run.
 
     Args:
         path: of the file.
-        numel: of the network that is to take them.
+        numel: number of weights of the network that takes them.
+
+    Returns:
+        float32 [numel].
 
     Raises:
-        ReadError: it cannot be read, is none of these, or is of another network.
+        ReadError: the file could not be read, is of another kind, or of another network.
     """
     flat = load(path).get("weights")
     if not isinstance(flat, torch.Tensor):
@@ -180,10 +203,10 @@ def policy_weights(path: Path, numel: int) -> torch.Tensor:
 
 
 def named_weights(path: Path, numel: int, key: str) -> torch.Tensor:
-    """As `policy_weights`, of a file that the configuration names by `key`.
+    """As `policy_weights`, for a file that is named by a key of the configuration.
 
     Raises:
-        ConfigError: as `ReadError` there.
+        ConfigError: in the cases of `ReadError` there; the sentence begins with `key`.
     """
     try:
         return policy_weights(path, numel)

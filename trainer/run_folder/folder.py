@@ -1,4 +1,4 @@
-"""The folder that a run leaves behind."""
+"""Create or open the run folder, and describe the run in it."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "hydra-core"
 
 @contextmanager
 def opened(config: Config, command: list[str], here: Path | None = None) -> Iterator[tuple[Path, Config]]:
-    """Make the run's folder, or open that of the run that goes on, for this process alone.
-
-    Gives the folder, and the config that names it; what describes the run is written there.
+    """Create the run folder, or open that of a run to resume, for this process alone; write there what the run is.
 
     Args:
-        config: the run.
+        config: of the run.
         command: the command line.
-        here: where the folder `runs` is, for a run that names no folder; None: the working folder.
+        here: parent of the folder `runs`, for a run without `run_dir`; None: the working folder.
+
+    Yields:
+        The run folder, and the configuration with its `run_dir`.
 
     Raises:
-        ConfigError: the folder holds a run already, or one that is going on, or something else, or cannot be written.
+        ConfigError: the folder has a run already, or one that is going on, or other files; or it is not writable.
     """
     path = Path(config.run_dir).absolute() if config.run_dir else _default(config, here or Path.cwd())
     config = replace(config, run_dir=str(path))
@@ -57,7 +58,7 @@ def opened(config: Config, command: list[str], here: Path | None = None) -> Iter
         raise ConfigError(f"run_dir={path} cannot be written ({error.strerror}): choose another folder") from error
     with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # given back when the process ends, however it does
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends, even if killed
         except BlockingIOError as error:
             lock.seek(0)
             raise ConfigError(
@@ -72,7 +73,7 @@ def opened(config: Config, command: list[str], here: Path | None = None) -> Iter
 
 @contextmanager
 def watched(path: Path) -> Iterator[Callable[[], str]]:
-    """Gives what tells, in a sentence, that a run's folder is not there any more; "" while it is."""
+    """Yield a function that returns a sentence once the run folder was moved or removed, and "" until then."""
     folder, lock = os.open(path, os.O_PATH | os.O_DIRECTORY), os.open(RunFolder(path).lock, os.O_PATH)
 
     def gone() -> str:
@@ -81,7 +82,7 @@ def watched(path: Path) -> Iterator[Callable[[], str]]:
                 return ""
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
-                return ""  # a disk that does not answer now may do so later
+                return ""  # the disk does not answer; it may later
         now = Path(os.readlink(f"/proc/self/fd/{folder}"))
         if now == path or not RunFolder(now).lock.exists():
             return f"the run's folder {path} was removed while the run went on: what was in it is lost, start it again"
@@ -98,12 +99,12 @@ def watched(path: Path) -> Iterator[Callable[[], str]]:
 
 
 def _refuse_others(path: Path) -> None:
-    """Leave a folder alone that holds something and no run of ours.
+    """Refuse a folder with files that are not of a run.
 
-    Empty folders in it are no hindrance, nor is the file that the user's shell writes this command's output to.
+    Empty folders are allowed, and so is the file into which the user's shell redirects this command's output.
 
     Raises:
-        ConfigError: it names what was found.
+        ConfigError: there is another file; the sentence names it.
     """
     if manifest.is_ours(path) or RunFolder(path).config.exists():
         return
@@ -118,7 +119,7 @@ def _refuse_others(path: Path) -> None:
 
 
 def _never_began(path: Path) -> bool:
-    """Whether a run was refused or failed as it started, so that the corrected command finds nothing worth keeping."""
+    """Whether the run in a folder failed before its first frame; then a corrected command may use the folder again."""
     try:
         summary = read_json(RunFolder(path).summary)
     except ReadError:
@@ -136,7 +137,7 @@ def _is_open(number: int) -> bool:
 
 
 def _describe(path: Path, config: Config, command: list[str], lock: TextIO) -> None:
-    """Write what the run is into its folder, and sweep what a killed process left there."""
+    """Write into the run folder what the run is, and remove unfinished files of a killed process."""
     lock.truncate(0)
     lock.write(f"pid {os.getpid()} on {platform.node()}\n")
     lock.flush()
@@ -144,9 +145,9 @@ def _describe(path: Path, config: Config, command: list[str], lock: TextIO) -> N
     manifest.remove_partial(path)
     summary = RunFolder(path).summary
     if summary.exists():
-        try:  # what is known of the run until now stays, but it is not finished any more
+        try:  # a resumed run is not finished any more
             write_json(summary, {**read_json(summary), "status": "running"})
-        except ReadError:  # `compose.load` has said so
+        except ReadError:  # `compose.load` has reported it
             summary.rename(RunFolder(path).damaged_summary)
     write_text(RunFolder(path).config, to_yaml(replace(config, resume=None)))
     with open(RunFolder(path).command, "a") as commands:
@@ -155,7 +156,7 @@ def _describe(path: Path, config: Config, command: list[str], lock: TextIO) -> N
 
 
 def versions(seed: int) -> dict[str, Any]:
-    """What the run was made with: versions, commit, machine and seed."""
+    """Versions of Python and packages, git commit, machine and seed."""
     found: dict[str, str | None] = {}
     for package in PACKAGES:
         try:
@@ -174,12 +175,20 @@ def versions(seed: int) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write aside and rename."""
+    """Write a JSON file, whole or not at all.
+
+    Raises:
+        OSError: it could not be written.
+    """
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write aside and rename."""
+    """Write a text file, whole or not at all.
+
+    Raises:
+        OSError: it could not be written.
+    """
     with manifest.written(path) as file:
         file.write(text.encode())
 
@@ -195,7 +204,7 @@ def _default(config: Config, here: Path) -> Path:
 
 
 def _git(*arguments: str) -> str | None:
-    """Output of git about the trainer's own checkout; None outside one or without git."""
+    """Output of git in the trainer's checkout; None outside a checkout or without git."""
     root = Path(__file__).resolve().parent
     try:
         done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10)

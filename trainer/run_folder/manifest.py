@@ -1,7 +1,7 @@
-"""What a folder's own manifest names: the only files that a run ever deletes, whatever else lies beside them.
+"""The manifest of a folder: a list of the files that the trainer has made there. A run deletes no other files.
 
-A file is named before it is made, by a line of FOLDER/manifest.txt with its path in the folder, so that one that a
-killed process leaves is known too. The user's own files in the same folders are named nowhere, and stay.
+FOLDER/manifest.txt has a line for each file, with its path in the folder. The line is written before the file, so a
+file that a killed process left is listed too. A user's files in the same folder are not listed, and stay.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import BinaryIO
 
 FILE = "manifest.txt"
 HEAD = "# What trainer has made in this folder, and alone may delete."
-PARTIAL = ".partial"  # ending of a file that is being written
+PARTIAL = ".partial"  # suffix of a file that is being written
 
 
 def begin(folder: Path) -> None:
-    """Give a folder a manifest; one that it has already forgets the files that are gone.
+    """Give a folder a manifest; if it has one, remove the lines of files that are gone.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: it could not be written.
     """
     path, left = folder / FILE, [name for name in _lines(folder) if os.path.lexists(folder / name)]
     aside = path.with_name(f".{FILE}{PARTIAL}")
@@ -30,15 +30,18 @@ def begin(folder: Path) -> None:
 
 
 def named(folder: Path) -> list[Path]:
-    """The files that a folder's manifest names, in the order in which they were made first."""
+    """The files in a folder's manifest, in the order in which they were added."""
     return [folder / name for name in _lines(folder)]
 
 
 def add(*paths: Path) -> None:
-    """Name files that lie in one folder, before they are made; does nothing where no folder above has a manifest.
+    """Add files, before they are made, to the manifest of the nearest folder above; does nothing if none has one.
+
+    Args:
+        paths: files that lie in one folder.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: the manifest could not be written.
     """
     home = _home(paths[0])
     if home is None:
@@ -47,12 +50,12 @@ def add(*paths: Path) -> None:
     lines = [line for line in (path.relative_to(home).as_posix() for path in paths) if line not in known]
     if lines:
         with open(home / FILE, "a", encoding="utf-8", errors="surrogateescape") as file:
-            # A line's end stands before it: one that a full disk cut off spoils no other.
+            # The line break comes first: so a line that a full disk cut off does not join the next one.
             file.write("".join(f"\n{line}" for line in lines))
 
 
 def remove(*paths: Path) -> None:
-    """Delete those of the files, which lie in one folder, that the manifest names."""
+    """Delete those of the files that the manifest lists; all must lie in one folder."""
     home = _home(paths[0]) if paths else None
     known = set(named(home)) if home is not None else set()
     for path in paths:
@@ -61,7 +64,7 @@ def remove(*paths: Path) -> None:
 
 
 def remove_below(folder: Path, but: Path | None = None) -> None:
-    """Delete what the manifest names in `folder`, at any depth but not in `but`, and the folders empty then."""
+    """Delete the listed files in `folder` and below, but not those below `but`, and folders that are then empty."""
     home = _home(folder / FILE)
     if home is None:
         return
@@ -73,7 +76,7 @@ def remove_below(folder: Path, but: Path | None = None) -> None:
 
 
 def remove_all(folder: Path) -> None:
-    """Delete what a folder's manifest names, the manifest, and the folder if nothing else is in it."""
+    """Delete the files in a folder's manifest, the manifest, and the folder if nothing else is in it."""
     if is_ours(folder):
         remove_below(folder)
         (folder / FILE).unlink(missing_ok=True)
@@ -81,21 +84,21 @@ def remove_all(folder: Path) -> None:
 
 
 def remove_partial(folder: Path) -> None:
-    """Delete what processes that are gone were writing as they were killed."""
+    """Delete unfinished files, which processes were writing when they were killed."""
     remove(*(path for path in named(folder) if path.name.endswith(PARTIAL)))
 
 
 def aside_of(path: Path) -> Path:
-    """Where a file is written before it is renamed to `path`; it has one writer at a time."""
+    """The path at which a file is written before it is renamed to `path`; only one process may write it at a time."""
     return path.with_name(f".{path.name}{PARTIAL}")
 
 
 @contextmanager
 def written(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that becomes `path` once it is whole and on the disk; else nothing is left of it.
+    """Open a file for writing that appears at `path` at the end of the context, and not at all if it raises.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: it could not be written.
     """
     aside = aside_of(path)
     add(path, aside)
@@ -124,7 +127,7 @@ def _home(path: Path) -> Path | None:
 
 
 def _lines(folder: Path) -> list[str]:
-    """The names in a folder's manifest, each once; one that leads out of the folder is none of ours."""
+    """The paths in a folder's manifest, each once, without any that leads out of the folder."""
     if not is_ours(folder):
         return []
     lines = (folder / FILE).read_text("utf-8", errors="surrogateescape").split("\n")[1:]
@@ -134,6 +137,6 @@ def _lines(folder: Path) -> list[str]:
 def _remove_empty(folder: Path) -> bool:
     try:
         folder.rmdir()
-    except OSError:  # the user has put something there
+    except OSError:  # it has files of the user
         return False
     return True

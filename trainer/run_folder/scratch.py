@@ -1,4 +1,4 @@
-"""A run's folder for the bytes of one node, as its replay; nobody else can foresee its name, or look into it."""
+"""The scratch folder of a run, for its replay: on the disk of its node, with a random name, private to its user."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PREFIX, LOCK = "trainer_", "lock"
 
 @contextmanager
 def scratch_folder(base: Path) -> Iterator[Path]:
-    """A folder of this process's own in `base`, removed afterwards; those whose process is gone are swept.
+    """Create a folder for this process in `base`, remove it at the end, and remove those of processes that have ended.
 
-    A lock tells: it goes with its process, on this node and on others that share the disk. Of either only what its
-    manifest names is deleted.
+    A lock on a file in the folder tells whether its process lives, also on other nodes that share the disk. Only files
+    in the folder's manifest are deleted.
 
     Raises:
-        ConfigError: it cannot be made, or `base` is another user's link to somewhere else.
+        ConfigError: the folder could not be made, or `base` is a symbolic link of another user.
     """
     try:
         base.mkdir(parents=True, exist_ok=True)
@@ -44,10 +44,10 @@ def scratch_folder(base: Path) -> Iterator[Path]:
 
 
 def _made(base: Path) -> tuple[Path, int]:
-    """A new folder in `base`, for this user alone, and the open file that locks it.
+    """Create a folder in `base` that only this user may read; returns it and the descriptor of its locked file.
 
     Raises:
-        OSError: the disk refuses; nothing is left.
+        OSError: it could not be made; nothing is left.
     """
     with ExitStack() as undo:
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
@@ -57,24 +57,24 @@ def _made(base: Path) -> tuple[Path, int]:
         undo.callback((path / LOCK).unlink)
         fcntl.flock(lock, fcntl.LOCK_EX)
         undo.callback(manifest.remove_all, path)
-        manifest.begin(path)  # only now another one's sweep takes it for one of ours
+        manifest.begin(path)  # after the lock, as `_sweep` removes only folders with a manifest
         manifest.add(path / LOCK)
         undo.pop_all()
     return path, lock
 
 
 def _sweep(folder: Path) -> None:
-    """Remove a folder of ours whose process is gone; one of another user, or of another kind, is left alone."""
+    """Remove a scratch folder whose process has ended; folders of other users, or of another kind, stay."""
     try:
         if folder.is_symlink() or folder.stat().st_uid != os.geteuid() or not manifest.is_ours(folder):
             return
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:
-        return  # another one sweeps it
+        return  # another run removes it at the same time
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         manifest.remove_all(folder)
     except BlockingIOError:
-        return  # its process lives
+        return  # its process is alive
     finally:
         os.close(lock)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainer.config.overrides import own_config
+from trainer.config.overrides import agent_config
 from trainer.config.sections import Config
 from trainer.envs import EnvSpec
 from trainer.host.resources import Needs
@@ -25,7 +25,7 @@ def needs_of(config: Config, world: Sequence[tuple[str, EnvSpec]]) -> Needs:
     copies = config.schedule.num_agents if config.schedule.kind.local_agents else 1
     replay = shared = kept = weights = 0
     for name, spec in world:
-        own = own_config(config, name)
+        own = agent_config(config, name)
         streams = streams_of(own)
         rows = row_bytes(spec, wants_values(own)) * streams.rows
         count = numel(own, spec)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from trainer.config.compose import absolute
-from trainer.config.overrides import own_config
+from trainer.config.overrides import agent_config
 from trainer.config.sections import Config, first_line, to_dict
 from trainer.envs import EnvError, EnvSpec
 from trainer.host import leftovers
@@ -69,7 +69,7 @@ def train(config: Config, command: list[str]) -> dict[str, Any]:
 def _train_in(
     run_dir: Path, scratch: Path, config: Config, world: Sequence[tuple[str, EnvSpec]], device: torch.device
 ) -> dict[str, Any]:
-    streams = [streams_of(own_config(config, name)) for name, _ in world]
+    streams = [streams_of(agent_config(config, name)) for name, _ in world]
     info = RunInfo(
         run_dir, config.env.id, config.algorithm.name, config.seed, config.budget_frames, to_dict(config),
         streams[0].num_workers, streams[0].num_streams, str(device),
