@@ -1,1 +1,1 @@
-"""Opponents, matches and ratings."""
+"""Self-play: opponents, the pool of snapshots, games between players, and ratings."""

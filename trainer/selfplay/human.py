@@ -11,13 +11,13 @@ from trainer.envs.games.players import Player
 
 
 def human(env_id: str, game: Any) -> Player:
-    """A function of `trainer.envs.games.players` that asks for every move, for one game at a time.
+    """A player, see `trainer.envs.games.players`, that asks a human for every move; for one game at a time.
 
-    An action is given by its number, or in the game's words where it has some. What is not legal is asked again. The
-    end of the input raises EOFError.
+    An action is typed as its number, or in words if the game has words for its actions. After an illegal action it asks
+    again. The end of the input raises EOFError.
 
     Raises:
-        EnvError: the game cannot be shown as text.
+        EnvError: the game has no text.
     """
     if not hasattr(game, "text"):
         raise EnvError(
@@ -40,10 +40,10 @@ def human(env_id: str, game: Any) -> Player:
 
 
 def words(game: Any, index: int, action: int) -> str:
-    """An action in the game's own words where it has some, else its number."""
+    """An action in the game's words, or its number if the game has none."""
     return str(game.action_text(index, action)) if hasattr(game, "action_text") else str(action)
 
 
 def action_text(game: Any, index: int, action: int) -> str:
-    """An action's number, and the game's own words for it where it has some."""
+    """An action's number, followed by the game's words for it if there are any."""
     return f"{action} ({words(game, index, action)})" if hasattr(game, "action_text") else str(action)

@@ -1,6 +1,6 @@
-"""Everyone against everyone: a run's past selves, its policies and fixed players.
+"""A league: a run's snapshots, its policies and fixed players, every player against every other.
 
-RUN/league.json has the matrix of games won and Elo ratings, RUN/league.png shows them.
+RUN/league.json has the share of games won of each pair and Elo ratings, RUN/league.png a picture of both.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from trainer.telemetry import pictures
 from trainer.telemetry.metrics import wilson
 
 GAMES_AT_ONCE = 8_192
-PRIOR = 1.0  # drawn games of each pair that ratings are given beforehand: someone who always wins stays finite
-ELO = 400 / np.log(10)  # of a rating whose difference is the log of the odds
+PRIOR = 1.0  # drawn games that are added to each pair, so that a player who always wins has a finite rating
+ELO = 400 / np.log(10)  # Elo for a difference of 1 in the logarithm of the odds
 
-Watch = Callable[[int, int], bool]  # (games that are over, games of all) -> whether to go on
+Watch = Callable[[int, int], bool]  # (games that are over, all games) -> whether to go on
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Who takes part.
+    """A player of a league.
 
     Args:
-        name: unique.
+        name: unique in the league.
         kind: `random`, `scripted`, `snapshot` or `policy`.
-        frames: at which its weights were taken; None for functions.
+        frames: at which the weights were taken; None for players without a network.
     """
 
     name: str
@@ -57,26 +57,26 @@ def league(
     config: Config, run_dir: Path, games: int, warn: Callable[[str], None], max_seconds: float = float("inf"),
     seed: int | None = None, watch: Watch = lambda done, of: True,
 ) -> dict[str, Any]:  # fmt: skip
-    """Play it, and write RUN/league.json and RUN/league.png.
+    """Play a league, and write RUN/league.json and RUN/league.png.
 
     Args:
-        config: the run's.
-        run_dir: its folder.
-        games: of each pair, at least; rounded up so that everyone sits on every seat equally often.
-        warn: is told of snapshots that cannot be read, and are left out.
-        max_seconds: games that would take longer are not begun; two of each pair are played in any case.
-        seed: of the games; None: the run's.
-        watch: called after every move with the games that are over and those that are begun or will be; once it says
-            False, the games that are going on are not counted.
+        config: of the run.
+        run_dir: the run folder.
+        games: least number for each pair; rounded up to an even one, so that both play each seat equally often.
+        warn: takes a sentence about each snapshot that could not be read; it is left out.
+        max_seconds: games that would take longer are not begun, except two of each pair.
+        seed: of the games; None: that of the run.
+        watch: called after every move with the number of games that are over and the number of all games. When it
+            returns False, the league ends without the games that are not over.
 
     Returns:
-        what RUN/league.json holds.
+        The content of RUN/league.json.
 
     Raises:
-        ConfigError, EnvError: it is no run of a game.
+        ConfigError, EnvError: the run's environment is no turn-based game, or could not be made.
         ReadError: there is no policy.
-        OSError: the disk refuses.
-        TimeoutError: `watch` said False before two games of each pair were over.
+        OSError: a file could not be written.
+        TimeoutError: `watch` returned False before two games of each pair were over.
     """
     start = time.monotonic()
     with closing(world_of_games(config, 1)) as world:
@@ -98,19 +98,20 @@ def league(
 
 
 def fixed_players(config: Config) -> tuple[list[Entry], list[Player]]:
-    """Random play, and the scripted player where the game has one."""
+    """Random play, and the scripted player if the game has one: their entries, and their functions."""
     entries, functions = [Entry("random", "random")], [random_player]
     try:
         functions.append(scripted(config.env))
-    except EnvError:  # which is how it says that there is none
+    except EnvError:  # the game has none
         return entries, functions
     return [*entries, Entry("scripted", "scripted")], functions
 
 
 def entered(config: Config, spec: EnvSpec, run_dir: Path, warn: Callable[[str], None]) -> tuple[list[Entry], Tensor]:
-    """The networks that take part, the oldest first, and their weights, float32 [A, numel].
+    """The networks of a league: the pool's snapshots, the best policy, and the last policy if it is another one.
 
-    These are the pool's snapshots, the best policy, and the last one where it is another.
+    Returns:
+        The entries of the A networks, the snapshots by age, the oldest first; and their weights, float32 [A, numel].
 
     Raises:
         ReadError: the best or the last policy is missing, or of another network.
@@ -133,35 +134,34 @@ def round_robin(
     config: Config, functions: Sequence[Player], networks: Choose, count: int, games: int, seed: int,
     max_seconds: float = float("inf"), watch: Watch = lambda done, of: True,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Everyone plays everyone.
+    """Let every player play every other.
 
-    Of a pair's games one sits on the even seats of every second game, and on the odd seats of the others; with more
-    than two seats each of them has every second one. Functions draw their moves and networks are greedy, so that two
-    networks might play one game over and over: among themselves they move at random with probability
-    `opponents.epsilon`.
+    The two players of a pair take turns in sitting on the even seats; the other one sits on the odd seats. Networks are
+    greedy, so two of them would play the same game again and again: between networks each move is random with
+    probability `opponents.epsilon`.
 
     Args:
-        config: the run's.
-        functions: F players.
-        networks: the players behind them.
-        count: K, of all players.
-        games: of each pair, at least.
+        config: of the run.
+        functions: the first F players.
+        networks: the other K - F players.
+        count: K, the number of all players.
+        games: least number for each pair.
         seed: of dice and draws.
-        max_seconds: games that would take longer, by those before, are not begun.
+        max_seconds: games that would take longer, judged by those before, are not begun.
         watch: as in `league`.
 
     Returns:
-        games that i won against j, int64 [K, K], and games that they drew.
+        Number of games that i won against j, and number of draws between them, int64 [K, K] each.
 
     Raises:
-        TimeoutError: as `league`.
+        TimeoutError: as in `league`.
     """
     start, rng = time.monotonic(), np.random.default_rng(seed)
     pairs = np.array(list(combinations(range(count), 2)))
     greedy = seated(functions, networks, rng)
     wins, draws = np.zeros((count, count), np.int64), np.zeros((count, count), np.int64)
-    rounds = -(-games // 2)  # of two games for each pair
-    done, next_rounds = 0, 1  # the first one says how long they take
+    rounds = -(-games // 2)  # a round has two games for each pair
+    done, next_rounds = 0, 1  # one round first, to measure how long it takes
     while next_rounds:
         with closing(world_of_games(config, 2 * next_rounds * len(pairs))) as world:
             game = world.game
@@ -173,9 +173,9 @@ def round_robin(
             if not play_out(game, who, choose, _watch(game, 2 * done * len(pairs), 2 * rounds * len(pairs), watch)):
                 break
             won = winners(game, who)
-        for own, other in ((0, 1), (1, 0)):
-            np.add.at(wins, tuple(pairs[pair[won == pairs[pair, own]]][:, [own, other]].T), 1)
-            np.add.at(draws, tuple(pairs[pair[won < 0]][:, [own, other]].T), 1)
+        for one, other in ((0, 1), (1, 0)):
+            np.add.at(wins, tuple(pairs[pair[won == pairs[pair, one]]][:, [one, other]].T), 1)
+            np.add.at(draws, tuple(pairs[pair[won < 0]][:, [one, other]].T), 1)
         done += next_rounds
         spent = time.monotonic() - start
         fitting = min(rounds - done, max(1, GAMES_AT_ONCE // (2 * len(pairs))))
@@ -192,7 +192,7 @@ def _watch(game: Any, before: int, of: int, watch: Watch) -> Callable[[], bool]:
 
 
 def straying(choose: Choose, where: np.ndarray, epsilon: float, rng: np.random.Generator) -> Choose:
-    """The same, but in the games of a bool mask [N] any move is a random one with probability `epsilon`."""
+    """The players of `choose`, but in the games of a bool mask [N] each move is random with probability `epsilon`."""
 
     def strays(game: Any, rows: np.ndarray, who: np.ndarray) -> np.ndarray:
         actions = choose(game, rows, who)
@@ -205,7 +205,7 @@ def straying(choose: Choose, where: np.ndarray, epsilon: float, rng: np.random.G
 
 
 def table(entries: Sequence[Entry], wins: np.ndarray, draws: np.ndarray) -> dict[str, Any]:
-    """What came of the games, as plain values; see `round_robin`. The first entry is rated 0."""
+    """The results of `round_robin` with scores and ratings, as plain values for JSON. The first entry has 0 Elo."""
     games = wins + wins.T + draws
     shares = wins + draws / 2
     elo, error = ratings(shares, games)
@@ -233,16 +233,18 @@ def table(entries: Sequence[Entry], wins: np.ndarray, draws: np.ndarray) -> dict
 
 
 def ratings(shares: np.ndarray, games: np.ndarray, prior: float = PRIOR) -> tuple[np.ndarray, np.ndarray]:
-    """Elo ratings by maximum likelihood of the Bradley-Terry model, and their standard errors, float64 [K].
+    """Elo ratings by maximum likelihood in the Bradley-Terry model, and their standard errors.
 
-    Player i beats j with probability `1 / (1 + 10 ** ((elo[j] - elo[i]) / 400))`. Found by the iteration of Hunter
-    2004 ("MM algorithms for generalized Bradley-Terry models", equation 3); errors by the observed information. The
-    first player is rated 0, with no error.
+    Player i beats j with probability `1 / (1 + 10 ** ((elo[j] - elo[i]) / 400))`. Ratings by the iteration of Hunter
+    2004 ("MM algorithms for generalized Bradley-Terry models", equation 3), errors by the observed information.
 
     Args:
-        shares: of games that i won against j, float [K, K], draws counting half.
-        games: that they played, [K, K].
-        prior: drawn games added to each pair that played; with 0, who wins all games has no finite rating.
+        shares: number of games that i won against j, a draw counted as half, float [K, K].
+        games: number of games that they played, [K, K].
+        prior: drawn games added to each pair that played; with 0 a player who wins all games has no finite rating.
+
+    Returns:
+        Ratings and errors, float64 [K] each; both are 0 for the first player.
     """
     played = games > 0
     games, won = games + prior * played, (shares + prior / 2 * played).sum(1)
@@ -264,5 +266,5 @@ def ratings(shares: np.ndarray, games: np.ndarray, prior: float = PRIOR) -> tupl
 
 
 def rating_text(player: dict[str, Any]) -> str:
-    """A line about one player of the table."""
+    """One line about a player of the result of `league`."""
     return f"{player['name']} {player['elo']:.0f} +- {player['elo_half_width']:.0f}"

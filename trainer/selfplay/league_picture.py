@@ -1,4 +1,4 @@
-"""A league as a picture: the matrix of games won, and ratings over frames."""
+"""Draw a league: the share of games won of each pair, and ratings over frames."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-MAX_NUMBERED = 26  # players up to whom the matrix has room for numbers
+MAX_NUMBERED = 26  # with more players the matrix has no room for numbers
 
 
 def draw(result: dict[str, Any], title: str) -> Figure:
-    """Both parts beside each other; `result` is what `trainer.selfplay.league.league` gives."""
+    """Draw the result of `trainer.selfplay.league.league`."""
     count = len(result["players"])
     side = max(4.5, 0.36 * count + 2)
     figure = Figure(figsize=(side + 6, side), dpi=110, layout="constrained")
@@ -42,12 +42,12 @@ def _matrix(figure: Figure, axes: Axes, result: dict[str, Any]) -> None:
 
 def _ratings(axes: Axes, players: list[dict[str, Any]]) -> None:
     for kind, colour, marker in (("snapshot", "tab:blue", "o-"), ("policy", "tab:orange", "D")):
-        own = [player for player in players if player["kind"] == kind]
-        if own:
+        chosen = [player for player in players if player["kind"] == kind]
+        if chosen:
             frames, elo, half = (
-                np.array([player[key] for player in own]) for key in ("frames", "elo", "elo_half_width")
+                np.array([player[key] for player in chosen]) for key in ("frames", "elo", "elo_half_width")
             )
-            label = "snapshots" if kind == "snapshot" else " and ".join(player["name"] for player in own)
+            label = "snapshots" if kind == "snapshot" else " and ".join(player["name"] for player in chosen)
             axes.errorbar(frames, elo, half, fmt=marker, color=colour, markersize=4, capsize=2, label=label)
     for player, style in zip([p for p in players if p["frames"] is None], (":", "--"), strict=False):
         axes.axhline(player["elo"], color="grey", linestyle=style, label=player["name"])

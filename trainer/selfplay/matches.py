@@ -1,6 +1,6 @@
-"""Games between any players: networks, many of them in one forward pass, and functions of `trainer.envs.games.players`.
+"""Games between any players: networks, all in one forward pass, and functions of `trainer.envs.games.players`.
 
-Everything goes through the interface of `trainer.envs.games`; which game it is does not matter.
+It works for every game with the interface of `trainer.envs.games`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from trainer.envs.games.players import Player
 from trainer.memory.weights import flatten_parameters
 from trainer.run_folder import checkpoint
 
-# (game, rows int64 [M], who int64 [M] moves in each) -> actions int64 [M]
+# (game, rows int64 [M], number of the player to move in each, int64 [M]) -> actions int64 [M]
 Choose = Callable[[Any, np.ndarray, np.ndarray], np.ndarray]
 
-BLOCK = 64  # positions of one network in a pass; the last games of a batch fill few of them
-MAX_MOVES = 27_000  # of a game, which greedy networks may never end; then it is drawn
+BLOCK = 64  # positions of each network in one forward pass
+MAX_MOVES = 27_000  # then a game is a draw, as greedy networks may never end it
 
 
 def world_of_games(config: Config, num_games: int) -> Any:
-    """The run's game, so many at a time, in `world.game`; it is to be closed.
+    """A world with games of the run's environment, in `world.game`; the caller closes it.
 
     Raises:
         ConfigError: the run's environment is no turn-based game.
-        EnvError: it cannot be made.
+        EnvError: the game could not be made.
     """
     world = envs.make_world(config.env, num_games)
     if not hasattr(world, "game"):
@@ -44,22 +44,22 @@ def world_of_games(config: Config, num_games: int) -> Any:
 
 
 def weights_of(path: Path, config: Config, spec: EnvSpec) -> Tensor:
-    """A policy's weights, float32 [numel], from a policy.pt or a snapshot of a pool.
+    """Load a policy's weights, float32 [numel], from a policy.pt or a snapshot of a pool.
 
     Raises:
-        ReadError: the file is torn, is none of these, or is of another network than the run's.
+        ReadError: the file is damaged, of another kind, or of another network than the run's.
     """
     return checkpoint.policy_weights(path, flatten_parameters(make_policy(config, spec)).numel())
 
 
 def network_players(config: Config, spec: EnvSpec, flats: Tensor, block: int = BLOCK) -> Choose:
-    """Greedy networks of one shape, who `0 .. A - 1` are; one forward pass for all of them.
+    """Players 0 .. A - 1: greedy networks of one shape, all in one forward pass.
 
     Args:
-        config: of the run that they are of.
+        config: of the run that trained them.
         spec: of the game.
-        flats: float32 [A, numel], their weights.
-        block: positions of each that a pass takes; more are taken in several passes.
+        flats: their weights, float32 [A, numel].
+        block: positions of each network in a pass; more positions take several passes.
     """
     count = len(flats)
     network = make_policy(config, spec).module[0].module
@@ -88,13 +88,13 @@ def network_players(config: Config, spec: EnvSpec, flats: Tensor, block: int = B
 
 
 def network_player(config: Config, spec: EnvSpec, flat: Tensor) -> Player:
-    """One greedy network, weights float32 [numel], as a function of `trainer.envs.games.players`."""
+    """One greedy network with weights float32 [numel] as a player, see `trainer.envs.games.players`."""
     choose = network_players(config, spec, flat[None], block=1)
     return lambda game, generator, rows: choose(game, rows, np.zeros(len(rows), np.int64))
 
 
 def seated(players: Sequence[Player], networks: Choose | None, generator: np.random.Generator) -> Choose:
-    """Functions, who `0 .. F - 1` are, and behind them networks of `network_players`."""
+    """Players 0 .. F - 1 are functions, all further ones the networks of `network_players`."""
 
     def choose(game: Any, rows: np.ndarray, who: np.ndarray) -> np.ndarray:
         actions = np.zeros(len(rows), np.int64)
@@ -113,14 +113,14 @@ def seated(players: Sequence[Player], networks: Choose | None, generator: np.ran
 def play_out(
     game: Any, who: np.ndarray, choose: Choose, watch: Callable[[], bool] = lambda: True, max_moves: int = MAX_MOVES
 ) -> bool:
-    """Play all games, which have begun, to their ends; False if `watch` did not let it.
+    """Play games that have begun to their ends; False if `watch` ended them before.
 
     Args:
-        game: N of `trainer.envs.games`.
-        who: int64 [N, P], on each seat.
-        choose: acts for them.
-        watch: called after every move; the rest is not played once it says False.
-        max_moves: of a game; one that is not over by then stays as it is, without a winner.
+        game: N games, see `trainer.envs.games`.
+        who: number of the player on each seat, int64 [N, P].
+        choose: the players.
+        watch: called after every move; playing ends when it returns False.
+        max_moves: of each game; a game that is not over then has no winner.
     """
     actions = np.zeros(game.num_games, np.int64)
     for _ in range(max_moves):
@@ -136,6 +136,6 @@ def play_out(
 
 
 def winners(game: Any, who: np.ndarray) -> np.ndarray:
-    """Who has won each of N games, int64 [N], by who sat where, int64 [N, P]; -1: nobody."""
+    """The player who has won each game, int64 [N], -1 for a draw; `who` as in `play_out`."""
     winner = game.winner
     return np.where(winner < 0, -1, who[np.arange(len(who)), winner])

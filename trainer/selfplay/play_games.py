@@ -1,4 +1,4 @@
-"""Games of a run's policy against one opponent, a human in the terminal among them; what play does for such runs."""
+"""Play games of a run's policy against one opponent, which may be a human in the terminal; used by trainer.play."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from trainer.telemetry.video import pictures_of
 
 @dataclass(frozen=True)
 class Table:
-    """What is played.
+    """The games to be played.
 
     Args:
-        policy: the name of the run's policy.
-        opponent: human, random, scripted, or the file of a policy or snapshot; None: whom the run evaluates against.
-        seat: of the opponent, the policy has all others; None: another one in every game.
-        games: how many.
+        policy: name of the run's policy.
+        opponent: human, random, scripted, or the file of a policy or snapshot; None: that of the run's evaluations.
+        seat: of the opponent, the policy has all others; None: another seat in every game.
+        games: number of games.
         max_moves: of all games together.
         seed: of the first game.
-        filmed: whether every move is a picture.
+        filmed: whether there is a picture of every move.
     """
 
     policy: str
@@ -44,21 +44,23 @@ class Table:
 
 
 def play_games(config: Config, flat: Tensor, world: Any, table: Table) -> list[np.ndarray]:
-    """Play, and print what came of it; with a human also every position, as text.
+    """Play the games and print their results; with a human also every position, as text.
 
-    The end of the input, as by Ctrl-D, or Ctrl-C end the games.
+    Ctrl-C, or the end of the input (Ctrl-D), end the games.
 
     Args:
         config: of the run.
         flat: weights of its policy, float32 [numel].
         world: of one game.
-        table: what is played.
+        table: the games to be played.
 
     Returns:
-        a picture [height, width, 3] uint8 of the begin of every game and after every move; none if not `filmed`.
+        Pictures, uint8 [height, width, 3]: of the beginning of each game and after each move; none unless `filmed`.
 
     Raises:
-        ConfigError, ReadError, EnvError: there is no such opponent or seat, or no picture of this game.
+        ConfigError: there is no such opponent or seat.
+        ReadError: the opponent's file could not be read.
+        EnvError: the game has no scripted player, no text, or no pictures.
     """
     game, generator = world.game, np.random.default_rng(table.seed)
     named = table.opponent or config.opponents.evaluate_against
@@ -111,10 +113,12 @@ def play_games(config: Config, flat: Tensor, world: Any, table: Table) -> list[n
 
 
 def opponent_of(named: str, config: Config, game: Any) -> Player:
-    """Whom `--opponent` names.
+    """The player that `--opponent` names.
 
     Raises:
-        ConfigError, ReadError, EnvError: there is nobody of this name, or whoever it is plays another game.
+        ConfigError: there is no such opponent, or it plays another game.
+        ReadError: its file could not be read.
+        EnvError: the game has no scripted player, or no text.
     """
     known = {"human": lambda: human(config.env.id, game), "random": lambda: random_player}
     known["scripted"] = lambda: scripted(config.env)
@@ -124,7 +128,10 @@ def opponent_of(named: str, config: Config, game: Any) -> Player:
     if not path.is_file():
         raise ConfigError(f"--opponent {named} is neither human, random, scripted nor the file of a policy or snapshot")
     theirs = RunFolder(path.resolve().parent.parent).config  # RUN/pool, RUN/best and RUN/checkpoints hold policies
-    own = from_yaml(theirs) if theirs.is_file() else config
-    if replace(envs.describe(own.env), against_opponents=False) != game.spec:
-        raise ConfigError(f"--opponent {named} knows {own.env.id} as its run showed it, and that is not this game")
-    return network_player(own, game.spec, weights_of(path, own, game.spec))
+    trained = from_yaml(theirs) if theirs.is_file() else config
+    if replace(envs.describe(trained.env), against_opponents=False) != game.spec:
+        raise ConfigError(
+            f"--opponent {named} was trained on {trained.env.id} with other observations or actions than this game: "
+            "name another one"
+        )
+    return network_player(trained, game.spec, weights_of(path, trained, game.spec))

@@ -1,7 +1,8 @@
-"""Self-play, the main process's side: past selves whose weights live once in shared memory.
+"""The pool of self-play in the main process: snapshots of the policy in shared memory, once for all workers.
 
-The main process adds snapshots and says how often whom to play; workers (`trainer.selfplay.opponents`) copy
-the weights of the few that they play against at a time, and count how their games end. Nothing is sent.
+The main process adds snapshots and sets how often each kind of opponent is drawn. Workers
+(`trainer.selfplay.opponents`) copy the weights of the few snapshots that they play against, and count the results.
+No messages are sent.
 """
 
 from __future__ import annotations
@@ -25,37 +26,37 @@ from trainer.telemetry.metrics import wilson
 RANDOM, SCRIPTED, LATEST, SNAPSHOTS, CHECKPOINTS = range(5)
 KINDS = ("random", "scripted", "latest", "snapshots", "checkpoints")
 WIN, DRAW, LOSS = range(3)
-PRIOR = 1.0  # games against a snapshot that count as half won before there are any
+PRIOR = 1.0  # games, half of them won, that are added to those against each snapshot
 
 
 class OpponentPool:
-    """Past weights of the learner and what came of games against them, in shared memory; crosses process borders.
+    """Snapshots of the policy and the results of games against them, in shared memory; children get it by pickle.
 
-    A slot holds a snapshot, or nothing, or one of the checkpoints of other runs, which come behind and stay.
+    The first `size` slots hold snapshots or nothing; C more slots hold checkpoints of other runs, which never change.
 
     Args:
-        config: the section.
-        numel: of the weights.
+        config: the section `opponents`.
+        numel: number of weights.
         num_workers: W.
-        checkpoints: weights float32 [numel] of other runs.
+        checkpoints: weights of other runs, float32 [numel] each.
 
     Attributes:
-        size: slots of snapshots.
-        weights: float32 [size + checkpoints, numel]; main.
-        version: int64 [size + checkpoints], odd while a snapshot is written, 0: empty; main.
-        frames: int64 [size + checkpoints], at which it was taken, 0 of checkpoints; main.
-        chances: float64 [size + checkpoints], how often each snapshot is drawn among the snapshots, and each
-            checkpoint among the checkpoints; main.
-        mixture: float64 [5], how often each of `KINDS` is drawn; main.
-        results: int64 [W, 3 + size + checkpoints, 3], games of the learner won, drawn and lost against random,
-            scripted, latest, and each slot; its worker.
+        size: number of slots for snapshots.
+        weights: float32 [size + C, numel]; written by the main process.
+        version: int64 [size + C], 0 for an empty slot, odd while the slot is written; written by the main process.
+        frames: int64 [size + C], at which the snapshot was taken, 0 for checkpoints; written by the main process.
+        chances: float64 [size + C], how often each snapshot is drawn among the snapshots, and each checkpoint among the
+            checkpoints; written by the main process.
+        mixture: float64 [5], how often each of `KINDS` is drawn; written by the main process.
+        results: int64 [W, 3 + size + C, 3], games that the learner won, drew and lost against random, scripted, latest
+            and each slot; written by the worker.
     """
 
     def __init__(
         self, config: OpponentsConfig, numel: int, num_workers: int, checkpoints: Sequence[Tensor] = ()
     ) -> None:
         self.config, self.size, self._done = config, config.pool_size, 0.0
-        self._written: set[str] = set()  # files whose snapshot is the one that is here
+        self._written: set[str] = set()  # files that this process has written or loaded
         slots = self.size + len(checkpoints)
         self.weights = torch.zeros(slots, numel).share_memory_()
         self._words = torch.zeros(2, slots, dtype=torch.int64).share_memory_()
@@ -86,10 +87,10 @@ class OpponentPool:
         return int((self.version[: self.size] > 0).sum())
 
     def add(self, flat: Tensor, frames: int) -> None:
-        """Keep weights, float32 [numel], of now; the oldest snapshot makes room where there is none."""
+        """Add a snapshot: weights, float32 [numel], taken at `frames`. A full pool drops its oldest one."""
         empty = np.flatnonzero(self.version[: self.size] == 0)
         slot = int(empty[0]) if len(empty) else int(self.frames[: self.size].argmin())
-        self.version[slot] += 1  # odd: whoever copies it now copies again
+        self.version[slot] += 1  # odd: a worker that is copying it starts again
         self.weights[slot].copy_(flat)
         self.frames[slot] = frames
         self.results[:, 3 + slot] = 0
@@ -97,31 +98,35 @@ class OpponentPool:
         self.rebalance()
 
     def rebalance(self, done: float | None = None) -> None:
-        """Say anew how often whom to play, once the share `done` of the budget is used up; None: as before."""
+        """Set how often each opponent is drawn, by the results so far.
+
+        Args:
+            done: share of the budget that is used up, 0 to 1; None: that of the call before.
+        """
         self._done = self._done if done is None else min(1.0, done)
         known = self.version > 0
         chances = known.astype(np.float64)
         if self.config.sampling == "last":
             snapshots = (self.frames + known)[: self.size]
             chances[np.argsort(snapshots)[: -self.config.last_k]] = 0.0
-        elif self.config.sampling == "pfsp":  # Vinyals et al. 2019: (1 - win rate) ** 2, the harder the more often
+        elif self.config.sampling == "pfsp":  # (1 - win rate) ** 2, Vinyals et al. 2019
             games = self.results[:, 3:].sum(0)
             rate = (games[:, WIN] + games[:, DRAW] / 2 + PRIOR / 2) / (games.sum(1) + PRIOR)
             chances *= (1.0 - rate) ** 2 + 1e-3
         for part in (slice(None, self.size), slice(self.size, None)):
-            if chances[part].any():  # else nobody of this kind is drawn
+            if chances[part].any():  # else none of this kind is drawn
                 self.chances[part] = chances[part] / chances[part].sum()
         self.mixture[:] = self._mixture()
 
     def _mixture(self) -> np.ndarray:
         weights = np.array([_weight(self.config, kind, self._done) for kind in KINDS], np.float64)
-        if not len(self):  # nobody to play against yet
+        if not len(self):  # no snapshot yet
             weights[LATEST] += weights[SNAPSHOTS]
             weights[SNAPSHOTS] = 0.0
         return weights / weights.sum()
 
     def copy(self, slot: int, into: Tensor) -> int:
-        """One version of a slot's weights into float32 [numel]; which one."""
+        """Copy a slot's weights into a tensor, float32 [numel], and return their version."""
         while True:
             version = int(self.version[slot])
             into.copy_(self.weights[slot])
@@ -129,7 +134,7 @@ class OpponentPool:
                 return version
 
     def figures(self) -> dict[str, float]:
-        """Share of games won (draws count half) against each kind of opponent, its 95 % interval, how many games."""
+        """Metrics of a row: for each kind of opponent the results of `score`; and the number of snapshots."""
         games = self.results.sum(0)
         by_kind = {kind: games[i] for i, kind in enumerate(KINDS[:3])}
         by_kind |= {"snapshots": games[3 : 3 + self.size].sum(0), "checkpoints": games[3 + self.size :].sum(0)}
@@ -140,7 +145,7 @@ class OpponentPool:
         return found | {"pool_size": len(self)}
 
     def table(self) -> list[dict[str, Any]]:
-        """What came of the games against each opponent, those of the pool one by one: won, drawn, lost, and `score`."""
+        """Results against each opponent, each snapshot and each checkpoint: games won, drawn, lost, and `score`."""
         games, known = self.results.sum(0), np.flatnonzero(self.version[: self.size] > 0)
         lines: list[tuple[dict[str, Any], np.ndarray]] = [
             ({"kind": kind, "frames": None}, games[i]) for i, kind in enumerate(KINDS[:3])
@@ -157,10 +162,14 @@ class OpponentPool:
         ]
 
     def save(self, folder: Path) -> None:
-        """Every slot in a file of its own, which is written once; what came of the games goes into results.json."""
+        """Write each slot that has no file yet into one, and the results of the games into results.json.
+
+        Raises:
+            OSError: a file could not be written.
+        """
         others = {f"checkpoint_{slot - self.size}.pt": slot for slot in range(self.size, len(self.version))}
         for name, slot in {**self._files(), **others}.items():
-            known = name in self._written or name in others  # else it may be another run's, from after its checkpoint
+            known = name in self._written or name in others  # else it may be a later file, from before a resume
             if not known or not (folder / name).exists():
                 state = {"weights": self.weights[slot].clone(), "frames": int(self.frames[slot])}
                 checkpoint.write_aside(state, folder / name)
@@ -169,7 +178,7 @@ class OpponentPool:
         run_folder.write_json(folder / "results.json", {"opponents": self.table()})
 
     def forget(self, folder: Path) -> None:
-        """Remove the files of snapshots that are gone, once no checkpoint names them."""
+        """Remove the files of snapshots that are no longer in the pool, once no checkpoint refers to them."""
         known = self._files()
         manifest.remove(*(path for path in folder.glob("snapshot_*.pt") if path.name not in known))
 
@@ -181,14 +190,17 @@ class OpponentPool:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Which snapshots there are, and what came of games; the weights are what `save` keeps."""
+        """Versions, frames and results of all slots; the weights are in the files of `save`."""
         return {"words": self._words.clone(), "chances": self._chances.clone(), "results": self._results.clone()}
 
     def load(self, folder: Path, kept: dict[str, Any] | None, warn: Callable[[str], None]) -> None:
-        """Go on from `state_dict`'s `kept`; without it with the newest snapshots in `folder`.
+        """Load the pool of a run that is resumed.
 
-        Files that `kept` does not name are of a run that went on after it: another snapshot may be taken at the same
-        frames now, and its file is written once. `warn` is told of snapshots that are torn or missing.
+        Args:
+            folder: of the snapshots' files. Those that `kept` does not list were written after the checkpoint, and are
+                removed: another snapshot may now be taken at the same frames.
+            kept: from `state_dict`; None: the newest snapshots in `folder` are loaded.
+            warn: takes a sentence about each snapshot that is damaged or missing.
         """
         if kept is None:
             self._load_newest(folder, warn)
@@ -199,7 +211,7 @@ class OpponentPool:
         self.results[:] = 0
         if kept["results"].shape == self._results.shape:
             self._results.copy_(kept["results"])
-        else:  # by other workers
+        else:  # the number of workers has changed
             self.results[0] = kept["results"].sum(0).numpy()
         self.forget(folder)
         for name, slot in self._files().items():
@@ -230,16 +242,16 @@ class OpponentPool:
 
 
 def open_pool(config: Config, run_dir: Path, numel: int, num_workers: int) -> OpponentPool:
-    """A run's pool as it begins: the checkpoints that the user names, and `opponents.start_from` as first snapshot.
+    """The pool at the start of a run, with `opponents.checkpoint_paths`, and `opponents.start_from` as first snapshot.
 
     Args:
-        config: the run.
-        run_dir: its folder, where one that goes on has kept them.
-        numel: of the weights.
+        config: of the run.
+        run_dir: the run folder; a run that is resumed has copies of the checkpoints there.
+        numel: number of weights.
         num_workers: W.
 
     Raises:
-        ConfigError: a file cannot be read, or its network is another one.
+        ConfigError: a file could not be read, or is of another network.
     """
     section, kept = config.opponents, RunFolder(run_dir).pool
     others = []
@@ -253,13 +265,17 @@ def open_pool(config: Config, run_dir: Path, numel: int, num_workers: int) -> Op
 
 
 def score(counts: np.ndarray) -> dict[str, float]:
-    """Of games won, drawn and lost, int64 [3]: share won, draws counting half, its 95 % interval, and how many."""
+    """Share of games won, a draw counted as half, its 95 % interval, and the number of games.
+
+    Args:
+        counts: games won, drawn and lost, int64 [3].
+    """
     points, games = float(counts[WIN] + counts[DRAW] / 2), int(counts.sum())
     low, high = wilson(points, games)
     return {"score": points / games, "score_low": low, "score_high": high, "games": games}
 
 
 def _weight(config: OpponentsConfig, kind: str, done: float) -> float:
-    """How often a kind is drawn once the share `done` of the budget is used up."""
+    """How often a kind of opponent is drawn when the share `done` of the budget is used up."""
     start, end = getattr(config, kind), getattr(config, f"{kind}_end")
     return float(start if end is None else start + (end - start) * done)
