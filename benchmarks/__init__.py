@@ -1,7 +1,7 @@
 """Measurements, as ratios within one run on one machine: `python -m benchmarks.NAME [--json FILE]`.
 
-NAME is a file of this folder that has a `main`. `report.py` says what they print, `parts.py`
-how they get hold of the trainer's own parts.
+NAME is a file of this folder that has a `main`. `report.py` prints the results, `parts.py` opens the trainer's parts
+for a measurement.
 
-A module that is run must import next to nothing at its top: every child process imports it anew.
+A module that is run imports almost nothing at its top, because every child process imports it again.
 """

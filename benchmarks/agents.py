@@ -3,8 +3,8 @@
     python -m benchmarks.agents [--json FILE] [--only speed startup stacked sleeping learning modes soak]
         [--seeds 0 1 2 3 4]
 
-Speed is that of treasurehunt with IQN, batch 64, one update per 100 turns and agent. `benchmarks.worlds` measures the
-worlds alone.
+`speed` is measured on treasurehunt with IQN, batch 64, and one update per 100 turns for each agent. `benchmarks.worlds`
+measures the worlds alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.report import Row, figure, parser, show
 from trainer.telemetry.rows import read
 
-if TYPE_CHECKING:  # torch is imported where it is needed: a run's seconds are measured from here
+if TYPE_CHECKING:  # torch is imported where it is needed: the start-up of runs is measured
     from trainer.learning.feed import Batch
     from trainer.memory.boards import ControlBoard
     from trainer.roles.agents import AgentPlan
@@ -41,7 +41,7 @@ IQN = [
 
 
 def run(*arguments: str) -> dict[str, Any]:
-    """The summary of one run by the command that people type, with the seconds until its first update."""
+    """Make one run by the command that a user types; its summary, with the seconds until its first update."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir, start = Path(folder) / "run", time.time()
         command = [sys.executable, "-m", "trainer.run", *arguments, f"run_dir={run_dir}", "logger.terminal=none"]
@@ -60,7 +60,7 @@ def all_learn(row: dict[str, Any]) -> bool:
 
 
 def speed() -> list[Row]:
-    """Agent-steps a second with sorrel's learner, by way of learning and precision."""
+    """Agent-steps a second with the learner of Sorrel, for each way of learning and precision."""
     rows = []
     ways = [("process", "float32"), ("stacked", "float32"), *([("process", "bfloat16")] if has_bfloat16() else [])]
     for learner, precision in ways:
@@ -73,7 +73,7 @@ def speed() -> list[Row]:
 
 
 def has_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16 matrices; others emulate that, at a tenth of float32's speed."""
+    """Whether this CPU multiplies bfloat16 matrices; other CPUs emulate it, at a tenth of the speed of float32."""
     return "avx512_bf16" in Path("/proc/cpuinfo").read_text() or "amx_bf16" in Path("/proc/cpuinfo").read_text()
 
 
@@ -91,7 +91,7 @@ def startup() -> list[Row]:
 
 
 def stacked(repeats: int) -> list[Row]:
-    """Updates a second of eight agents in one stack over those of one after another, on batches in memory."""
+    """Updates a second of eight agents, stacked / one after another, on batches in memory."""
     import torch
 
     from trainer.algorithms import ALGORITHMS
@@ -151,7 +151,7 @@ def stacked(repeats: int) -> list[Row]:
 
 
 def sleeping_learner(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -> None:
-    """Body of an agent's learner process whose updates sleep; everything around them is the trainer's own."""
+    """Body of a learner process whose updates sleep; everything else is the trainer's code."""
     import torch
 
     from trainer.learning.update import Updater
@@ -167,9 +167,9 @@ def sleeping_learner(plan: AgentPlan, control: ControlBoard, device: str, pipe: 
 
 
 def sleeping(seconds: float, repeats: int) -> list[Row]:
-    """What eight learner processes keep of the pace of one, and the collector beside them, where updates cost no core.
+    """Speed of eight learner processes / of one, and of the collector beside them / alone, where updates only sleep.
 
-    Agents that are not to learn have their processes stopped where they are; three states take turns.
+    The learner processes of agents that should not learn are stopped; the three states take turns.
     """
     from benchmarks import machine, parts
     from trainer.roles import learner as learning
@@ -235,10 +235,10 @@ def sleeping(seconds: float, repeats: int) -> list[Row]:
 
 
 def modes(seeds: list[int], frames: int) -> list[Row]:
-    """Returns by each schedule, and by how much their means differ.
+    """Returns with each schedule, and the largest difference of their means.
 
-    The difference is in standard errors of a difference of two means, by the spread of seeds within a schedule; beyond
-    the bar it would be significant at 5 % for three means of three seeds (Tukey's range test, q(3, 6) / sqrt 2).
+    The unit is the standard error of a difference of two means, from the spread of seeds within a schedule. Above the
+    bar the difference is significant at 5 % for three means of three seeds (Tukey's range test, q(3, 6) / sqrt 2).
     """
     returns = {
         schedule: [
@@ -263,7 +263,7 @@ def modes(seeds: list[int], frames: int) -> list[Row]:
 
 
 def learning(seeds: list[int]) -> list[Row]:
-    """Return of the preset after 1M agent-steps, and how long it took."""
+    """Return of the preset after 1M agent-steps, and the time that takes."""
     runs = [run("preset=treasurehunt", f"seed={seed}") for seed in seeds]
     returns = [summary["eval_return_mean"] for summary in runs]
     detail = f"{', '.join(figure(value) for value in returns)}; 500,000 frames of each of 2 agents"

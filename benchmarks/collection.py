@@ -2,10 +2,10 @@
 
     python -m benchmarks.collection [--json FILE]
 
-The collector is the trainer's own: its process, its rollout, its writes into the shared replay; nobody learns
-meanwhile. The bare loop is what one would write by hand: the same vector environment with next-step autoreset, the same
-network and weights in inference mode with argmax, the same columns stored into preallocated arrays. They take turns:
-while the bare loop runs the collector's process is stopped.
+The collector is the trainer's: its process, its rollout and its writes into the shared replay, without a learner. The
+bare loop is what one would write by hand: the same vector environment with next-step autoreset, the same network and
+weights in inference mode with argmax, the same columns stored into preallocated arrays. They take turns: while the bare
+loop runs, the collector's process is stopped.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What the evaluator costs collection and learning: their rates with it over their rates without, by turns in one run.
+"""How much the evaluator slows collection and learning: rates with evaluations / without, in turns in one run.
 
     python -m benchmarks.evaluator [--json FILE]
 
-The trainer's own collector, learner and evaluator on CartPole, whose policy has first been trained, so that greedy
-episodes are as long as they are in a run. ``as the preset has it``: an evaluation every 2,500 frames, collection and
+The collector, learner and evaluator of the trainer on CartPole. The policy is trained first, so greedy episodes are as
+long as in a run. ``as the preset has it``: an evaluation every 2,500 frames, collection and
 learning held to the preset's ratio. ``all the time``: the next evaluation begins when one ends, and nothing holds
-collection or learning back: the most that it can take. It runs at ``evaluator.nice``.
+collection or learning back, so this is the most that the evaluator can take. It runs at ``evaluator.nice``.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Turns:
         self.seconds: list[float] = []  # of each evaluation
 
     def take(self) -> None:
-        """An evaluation that has ended, if there is one."""
+        """Take the result of an evaluation that has ended, if there is one."""
         assert self.system.evaluator is not None
         if (evaluation := self.system.evaluator.poll()) is not None:
             self.seconds.append(evaluation.seconds)
 
     def drain(self) -> None:
-        """Let the evaluation end that is under way."""
+        """Wait until the evaluation that is running has ended."""
         while self.system.evaluator is not None and self.system.evaluator.busy:
             next(self.loop)
             self.take()

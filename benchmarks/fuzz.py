@@ -1,13 +1,13 @@
-"""Nonsense for every key: on the loader in this process, and on the real main.
+"""Try nonsense for every key: on the loader in this process, and on the real command.
 
     python -m benchmarks.fuzz [--loader 1000] [--main 100] [--seed 0] [--json FILE]
 
-Each run sets one to three keys to values that nobody means: huge, tiny, negative, not numbers, other types, texts that
-no file or terminal holds, interpolations. Counted are tracebacks, hangs, sentences that are none, and nonsense that was
-accepted. What is nonsense stands in a table here, which the validation does not know: beyond `NEVER` a number must be
-refused, beyond `ODD` refused or warned of.
+Each run sets one to three keys to values that make no sense: huge, tiny, negative, not numbers, other types, texts that
+no file or terminal can hold, interpolations. It counts tracebacks, hangs, error messages that are not one sentence, and
+nonsense that was accepted. Two tables here, which the validation does not use, say what is nonsense: a number beyond
+`NEVER` must be refused, one beyond `ODD` must be refused or warned of.
 
-A run of the main may take long, if it warned of that and ends when it is asked to.
+A run of the command may take long, if it warned of that and ends when it is asked to.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ OTHERS = [
 
 @dataclass
 class Found:
-    """What became of one run: its arguments, a fault's name or nothing, and what was said."""
+    """The result of one run: its arguments, the name of a fault or an empty text, and what the run printed."""
 
     arguments: list[str]
     fault: str
@@ -122,7 +122,7 @@ def kinds() -> dict[str, str]:
 
 
 def draw(rng: random.Random, types: dict[str, str]) -> dict[str, str]:
-    """One to three keys with a value each; as often a number for a number as anything else."""
+    """Draw one to three keys with a value each; for a number, half of the values are numbers."""
     chosen = rng.sample(sorted(types), rng.choice((1, 1, 1, 2, 3)))
     values = {}
     for key in chosen:
@@ -142,7 +142,7 @@ def draw(rng: random.Random, types: dict[str, str]) -> dict[str, str]:
 
 
 def as_number(text: str) -> float | None:
-    """The number that a text is for Hydra; None where it is none."""
+    """The number that Hydra reads from a text; None if it reads something else."""
     try:
         return float(text) if text.isascii() and "_" not in text else None
     except (ValueError, OverflowError):
@@ -150,7 +150,7 @@ def as_number(text: str) -> float | None:
 
 
 def nonsense(key: str, text: str, types: dict[str, str]) -> str:
-    """`never`: must be refused; `odd`: refused or warned of; nothing: may be."""
+    """`never`: must be refused; `odd`: must be refused or warned of; empty: may be accepted."""
     kind = types.get(key, "")
     if "${nope}" in text or "${oc.env:NOPE}" in text:
         return "never"
@@ -174,7 +174,7 @@ def nonsense(key: str, text: str, types: dict[str, str]) -> str:
 
 
 def judge(values: dict[str, str], types: dict[str, str], refused: bool, said: str) -> str:
-    """The fault of a run that ended by itself; nothing where there is none."""
+    """The fault of a run that ended by itself; empty if there is none."""
     if "Traceback" in said:
         return "traceback"
     if refused:
@@ -189,7 +189,7 @@ def judge(values: dict[str, str], types: dict[str, str], refused: bool, said: st
 
 
 def on_loader(count: int, seed: int) -> list[Found]:
-    """So many nonsensical configurations, loaded in this process."""
+    """Load so many nonsensical configurations in this process."""
     from trainer.config.compose import load
     from trainer.config.sections import ConfigError, to_yaml
 
@@ -214,7 +214,7 @@ def on_loader(count: int, seed: int) -> list[Found]:
 
 
 def on_main(count: int, seed: int, folder: Path) -> list[Found]:
-    """So many runs of the real main, each in a folder of its own below `folder`, where it is started too."""
+    """Make so many runs by the real command, each in a new folder below `folder`, from which it is also started."""
     rng, types, found = random.Random(seed), kinds(), []
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent), "WANDB_MODE": "offline"}
     while len(found) < count:
@@ -256,7 +256,7 @@ def _is_refused(values: dict[str, str]) -> bool:
 
 
 def _wait(process: subprocess.Popen[bytes]) -> bool:
-    """Wait for the end, and ask for it after a while; whether it had to be killed."""
+    """Wait for the end, and after a while ask for it; returns whether the process had to be killed."""
     for seconds, ask in ((MAIN_S, signal.SIGINT), (END_S, signal.SIGKILL)):
         try:
             process.wait(seconds)

@@ -2,9 +2,9 @@
 
     python -m benchmarks.games [--json FILE]
 
-A move is one decision; drawing it, forced passes, dice and the start of new games are part of it. NumPy works on one
-core here, and its CPU seconds are counted, so that other work on the machine counts less; the figure is the best of
-several repeats. The bare environment is played at random, without looking at observations.
+A move is one decision; its random choice, forced passes, dice and the start of new games are part of it. NumPy uses one
+core here, and CPU seconds are counted, so other work on the machine has less effect. The result is the best of several
+repeats. Without observations the games are played at random.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def rates(make: Any, player: Any, opponent: Any, look: bool, seconds: float, rep
         make: gives the games.
         player: in seat 0.
         opponent: in the other seats.
-        look: whether the one to move is shown its observation.
+        look: whether the observation of the player to move is computed.
         seconds: of each repeat.
         repeats: how many.
     """

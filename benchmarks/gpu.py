@@ -2,9 +2,9 @@
 
     python -m benchmarks.gpu [--json FILE] [--minutes 2]
 
-Whole training runs by the trainer's loop. Idle time is what no kernel and no copy was running in, by the profiler, over
-some seconds more of that loop; ``nvidia-smi`` samples its own idea of it during the run. Without a CUDA device one
-sentence says so.
+Whole training runs by the trainer's loop. Idle time is the time in which neither a kernel nor a copy ran, measured by
+the profiler in some further seconds of that loop; ``nvidia-smi`` samples the utilisation during the run. Without a
+CUDA device one sentence says so.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CASES = {
 
 
 def utilisation(device_index: int) -> float | None:
-    """Per cent of the last moment in which a kernel ran, by nvidia-smi; None where it does not say."""
+    """Per cent of the last moment in which a kernel ran, by nvidia-smi; None if nvidia-smi does not say."""
     command = ["nvidia-smi", f"--id={device_index}", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
     try:
         return float(subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout)

@@ -2,10 +2,10 @@
 
     python -m benchmarks.learner [--json FILE] [--compile]
 
-The learner is the trainer's own: batches out of the memory-mapped replay, several gathered at once, its loss, clipping,
-optimiser and target. The bare loop is double DQN as one would write it by hand in eager PyTorch, with the same sizes,
-clipping, memory format and fused Adam, on batches that are already in memory. Further rows, without a bar, say what the
-learner's settings do. All of them take turns in this process, on one thread.
+The learner is the trainer's: batches from the memory-mapped replay, several gathered at once, its loss, clipping,
+optimiser and target network. The bare loop is double DQN as one would write it by hand in eager PyTorch, with the same
+sizes, clipping, memory format and fused Adam, on batches that are already in memory. Further rows, without a bar, show
+the effect of the learner's settings. All of them take turns in this process, on one thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ COMMON = ("schedule=sequential", "algorithm.n_step=1", "algorithm.double=true", 
 
 
 def variants(config: Config, with_compile: bool) -> dict[str, dict[str, Any]]:
-    """Settings of the section `learner` to be compared, by name; the first is as the trainer has it."""
+    """Settings of the section `learner` to compare, by name; the first has the trainer's defaults."""
     found: dict[str, dict[str, Any]] = {"": {}, "eager": {"execution": "eager"}}
     if with_compile:
         found["compile"] = {"execution": "compile"}
@@ -115,7 +115,7 @@ def bare_update(config: Config, system: System, batches: list[Batch]) -> Callabl
 
 
 def learner_updates(config: Config, system: System, settings: dict[str, Any]) -> tuple[Callable[[], None], int]:
-    """A learner of the trainer with `settings`, as a function that makes so many updates a call."""
+    """A function that makes so many updates per call, by the trainer's learner with `settings`."""
     from dataclasses import replace
 
     from trainer.algorithms import ALGORITHMS

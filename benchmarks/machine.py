@@ -1,4 +1,4 @@
-"""Processes as the kernel sees them: whose CPU time, whose memory, and how busy others kept the machine. Linux only."""
+"""CPU time and memory of processes as the kernel counts them, and how busy other programs kept the CPU. Linux only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Memory:
 
     Args:
         rss_mb: MiB resident; memory shared by several processes counts in each.
-        pss_mb: MiB resident; memory shared by k processes counts 1/k in each, so that sums are true.
+        pss_mb: MiB resident; memory shared by k processes counts 1/k in each, so sums are right.
     """
 
     rss_mb: float
@@ -32,7 +32,7 @@ class Memory:
 
 
 def memory(pid: int) -> Memory:
-    """Of one process; zero when it has gone."""
+    """The memory of one process; zero if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -65,12 +65,12 @@ def tree(root: int | None = None) -> dict[int, list[str]]:
 
 
 def cpu_s(processes: dict[int, list[str]]) -> float:
-    """Seconds of CPU time of processes and of those children that they have waited for."""
+    """Seconds of CPU time of processes and of the children that they have waited for."""
     return sum(sum(map(int, fields[CPU])) for fields in processes.values()) / TICKS_PER_S
 
 
 def machine_cpu_s() -> float:
-    """Seconds of CPU time that the whole machine has spent on anything, all cores together."""
+    """Seconds of CPU time that all cores of the machine have spent, on any process."""
     with open("/proc/stat") as file:
         user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, file.readline().split()[1:9])
     return (user + nice + system + irq + softirq + steal) / TICKS_PER_S
@@ -83,7 +83,7 @@ def age_s() -> float:
 
 
 def loop_ns() -> float:
-    """CPU nanoseconds that one turn of a fixed Python loop takes now, median of five: how slow a CPU second is."""
+    """CPU nanoseconds of one turn of a fixed Python loop now, median of five: it shows how fast the CPU is now."""
     times = []
     for _ in range(5):
         start, total = time.process_time_ns(), 0

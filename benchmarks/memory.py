@@ -1,9 +1,9 @@
-"""Memory of every process of the fastest run there is, at its start and at its end.
+"""Memory of every process at the start and at the end of a run at full speed.
 
     python -m benchmarks.memory [--json FILE] [--minutes 10]
 
-A whole training run on CartPole: the trainer's loop with its logging, checkpoints and evaluations, no limit on either
-side, 64 sub-environments. Its start is a minute after its beginning (of a shorter run a tenth of it), when everything
+A whole training run on CartPole: the trainer's loop with its logging, checkpoints and evaluations, without a replay
+ratio, 64 sub-environments. "At the start" is one minute after the beginning (a tenth of a shorter run), when everything
 has been used once.
 """
 

@@ -1,4 +1,4 @@
-"""Games and players that others wrote: ten games trained unchanged, connect four against a tree search, Leduc."""
+"""Games and players of other libraries: ten games with one setting, connect four against a tree search, Leduc."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def against_mcts(act: Callable[[Any, np.ndarray], np.ndarray], games: int = MCTS
 
 
 def leduc(folder: Path, minutes: float) -> list[Row]:
-    """Exploitability of the last policy, and of the average of the pool's."""
+    """Exploitability of the last policy, and of the average of the pool's policies."""
     from benchmarks.exploitability import exploitabilities
 
     found = exploitabilities(folder)

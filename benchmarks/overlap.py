@@ -1,10 +1,9 @@
-"""One collector process and the learner, each alone and both at once: what of its rate each keeps.
+"""Rates of one collector process and the learner when both run / when each runs alone.
 
     python -m benchmarks.overlap [--json FILE]
 
-Both are the trainer's own, in its own asynchronous loop, without a limit on either side; while the learner is alone the
-collector's process is stopped. The learning rate is next to nothing, so that the policy, and with it the length of
-episodes, is the same all the time.
+Both are the trainer's, in its asynchronous loop, without a replay ratio. While the learner runs alone, the collector's
+process is stopped. The learning rate is almost 0, so the policy, and with it the length of episodes, stays the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The trainer's own parts, opened for a measurement, and how two things are compared fairly."""
+"""Open the trainer's parts for a measurement, and compare two things fairly."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Trained:
 
 
 def config(*arguments: str) -> Config:
-    """The configuration of `KEY=VALUE` arguments; without others: silent, on the CPU, one worker, unevaluated."""
+    """The configuration of `KEY=VALUE` arguments; by default silent, on the CPU, one worker, no evaluations."""
     quiet = ["logger.terminal=none", "evaluator.every_frames=0", "learner.device=cpu", "collector.num_workers=1"]
     given = {argument.partition("=")[0] for argument in arguments}
     return load([*(a for a in quiet if a.partition("=")[0] not in given), *arguments]).config
@@ -96,12 +96,12 @@ def train(system: System) -> Trained:
 
 
 def enough(system: System) -> None:
-    """Let the training loop end with the update that it is at."""
+    """Let the training loop end after its current update."""
     system.stop.number = ENOUGH
 
 
 def pause(system: System) -> None:
-    """Stop the collectors' processes where they are; as they wait for a limit they would look up all the time."""
+    """Stop the collectors' processes by a signal; if they waited for a limit instead, they would use CPU time."""
     _signal(system, signal.SIGSTOP)
 
 
@@ -143,7 +143,7 @@ def collected_per_s(system: System, seconds: float) -> float:
 
 
 def calls_per_s(call: Callable[[], object], seconds: float, per_call: int = 1) -> float:
-    """How often a second something happens that `call` does `per_call` times."""
+    """How often a second something happens that one call of `call` does `per_call` times."""
     count, start = 0, time.perf_counter()
     while (now := time.perf_counter()) - start < seconds:
         call()
@@ -152,7 +152,7 @@ def calls_per_s(call: Callable[[], object], seconds: float, per_call: int = 1) -
 
 
 def by_turns(measures: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """Each measure `repeats` times, A B A B, so that a drift of the machine meets them alike."""
+    """Call each measure `repeats` times in turns, A B A B, so that a drift of the machine affects all alike."""
     found: dict[str, list[float]] = {name: [] for name in measures}
     for _ in range(repeats):
         for name, measure in measures.items():

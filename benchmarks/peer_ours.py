@@ -2,8 +2,8 @@
 
     python -m benchmarks.peer_ours --env CartPole-v1 --n-envs 16
 
-The wall time is the training loop's: from letting the collectors go to the last update. Building the processes is
-`startup_s`, as with the others.
+The wall time is that of the training loop: from the collectors' start to the last update. Building the processes counts
+as `startup_s`, as for the other libraries.
 """
 
 from __future__ import annotations

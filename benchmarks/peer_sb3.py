@@ -2,13 +2,14 @@
 
     PYTHON_WITH_SB3 -m benchmarks.peer_sb3 --env CartPole-v1 --n-envs 8
 
-It runs in a virtual environment of Stable-Baselines3's own, so nothing of the trainer is imported. SB3 counts
-`train_freq` in calls of the vector environment: a round is the least common multiple of the environments and of the
-frames for each update, with as many gradient steps as it owes (8 environments, one update for 10 frames: 5 calls, then
-4 steps), so that there is exactly one update for so many frames whatever the number of environments.
+It runs in a virtual environment that has Stable-Baselines3, so it imports nothing of the trainer. SB3 counts
+`train_freq` in calls of the vector environment. So a round has the least common multiple of the number of environments
+and the frames per update, and as many gradient steps as are due for it (8 environments, one update per 10 frames: 5
+calls, then 4 steps). This gives exactly one update for so many frames, whatever the number of environments.
 
-`--solve ppo` and `--solve zoo` instead train CartPole by rl-zoo3's settings of PPO and DQN, and tell after how many
-seconds, evaluations left out, 20 greedy episodes first had a mean of 475; they are tried every 2,500 frames.
+`--solve ppo` and `--solve zoo` instead train CartPole by rl-zoo3's settings of PPO and DQN, and print after how
+many seconds, without those of evaluations, 20 greedy episodes first had a mean return of 475. They are played every
+2,500 frames.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ BAR, EVALUATE_EVERY, EPISODES = 475.0, 2_500, 20
 
 
 def make_env(env_id: str, seed: int) -> Any:
-    """The environment as the other drivers have it: Atari with frame skip 4, 84 x 84 grey, 4 frames stacked."""
+    """The same environment as in the other drivers: Atari with frame skip 4, 84 x 84 grey, 4 frames stacked."""
     import gymnasium as gym
     from stable_baselines3.common.monitor import Monitor
 
@@ -89,7 +90,7 @@ def greedy_return(model: Any, env_id: str, seed: int) -> float:
 
 
 def solve(model: Any, args: argparse.Namespace, steps: int) -> float | None:
-    """Seconds until the bar, without those of evaluations; None if it was not reached."""
+    """Seconds until the bar was reached, without those of evaluations; None if it was not reached."""
     start, paused, due, solved = time.perf_counter(), 0.0, EVALUATE_EVERY, None
 
     def look(local: dict[str, Any], _: dict[str, Any]) -> bool:

@@ -1,12 +1,12 @@
-"""The CartPole job of `works.py` by TorchRL's own `DQNTrainer`; prints the JSON line of the other drivers.
+"""The CartPole job of `works.py` by TorchRL's `DQNTrainer`; prints the JSON line of the other drivers.
 
     python -m benchmarks.peer_torchrl --n-envs 8
 
-As its documentation puts it together: `Collector`, `LazyTensorStorage`, `DQNLoss`, `HardUpdate`, its logging
-off. It differs from the job in this: it collects 1,000 frames and then makes 100 updates (the rhythm of TorchRL's own
-example, and faster for it than 10 and 1); the frames before learning starts are taken at random, and all but the last
-1,000 of them never reach its replay. As it learns behind each batch, the first one included, learning starts a batch
-later than the job says, for the job's number of updates.
+It is built as in TorchRL's documentation: `Collector`, `LazyTensorStorage`, `DQNLoss`, `HardUpdate`, logging off. It
+differs from the job in three ways. It collects 1,000 frames and then makes 100 updates (as in TorchRL's example, and
+faster than 10 frames and 1 update). The frames before learning starts are random, and only the last 1,000 of them
+reach its replay. It learns after each batch, including the first one, so learning starts one batch later than the job
+says, to make the same number of updates.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def make_env(n_envs: int, seed: int) -> Any:
 
 
 def make_trainer(args: argparse.Namespace, steps: int) -> Any:
-    """Its DQNTrainer, set up for the job."""
+    """TorchRL's DQNTrainer, set up for the job."""
     import torch
     from tensordict.nn import TensorDictSequential
     from torchrl.collectors import Collector

@@ -1,14 +1,14 @@
-"""Side by side with other libraries: the same jobs, the same replay ratio, in one run on this machine.
+"""The trainer beside other libraries: the same jobs, the same replay ratio, in one run on this machine.
 
     python -m benchmarks.peers [--json FILE] [--sb3 PYTHON] [--only NAME ...] [--solve ppo]
 
-Each job of `works.py` is run by this trainer (`peer_ours.py`), by Stable-Baselines3 (`peer_sb3.py`, by the Python
-of an environment of its own: `pip install torch==2.13.0`, then `"stable-baselines3==2.9.*" "gymnasium[box2d]" ale-py
-opencv-python-headless`) and, CartPole only, by TorchRL's DQNTrainer (`peer_torchrl.py`), by turns. Both sides choose
-among the same numbers of environments and threads, and the best choice of each counts, by the median over the repeats.
-A row below each comparison says by how much their updates for each frame differ, which the bar holds to 1 %. Then the
-time to solve CartPole: seconds from the first frame to the weights whose greedy mean over 20 episodes is at least 475,
-with the trainer's default preset. A driver that is missing or fails leaves a row without a value.
+Each job of `works.py` is run in turns by this trainer (`peer_ours.py`), by Stable-Baselines3 (`peer_sb3.py`, by the
+Python of another virtual environment: `pip install torch==2.13.0`, then `"stable-baselines3==2.9.*" "gymnasium[box2d]"
+ale-py opencv-python-headless`) and, for CartPole only, by TorchRL's DQNTrainer (`peer_torchrl.py`). Both sides try the
+same numbers of environments and threads; the best choice of each counts, by the median over the repeats. The row below
+each comparison says by how much their updates per frame differ, with a bar of 1 %. Then follows the time to solve
+CartPole with the trainer's default preset: seconds from the first frame to the weights whose mean greedy return over 20
+episodes is at least 475. If a driver is missing or fails, its row has no value.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Comparison:
         peer: who it is compared to.
         envs: numbers of environments that both sides choose from.
         bar: least ratio of frames per second; None: for information.
-        their_envs: of a peer that is held to less, as it is documented; None: the same.
+        their_envs: for a peer that is run as its documentation has it, with fewer choices; None: the same as ours.
     """
 
     name: str
@@ -84,7 +84,7 @@ def run(command: Sequence[str]) -> dict[str, Any]:
 
 
 def commands(comparison: Comparison, args: argparse.Namespace) -> dict[str, dict[str, list[str]]]:
-    """For each side, `ours` and `theirs`, the command line of each choice in words."""
+    """The command lines of each side, `ours` and `theirs`, by the name of the choice."""
     steps = str(round(WORKS[comparison.env_id].steps * args.share))
     own = [sys.executable, "-m", "benchmarks.peer_ours", "--env", comparison.env_id, "--steps", steps]
     if comparison.peer.startswith("TorchRL"):
@@ -117,7 +117,7 @@ def compare(comparison: Comparison, args: argparse.Namespace) -> list[Row]:
 
 
 def rows_of(comparison: Comparison, ours: Lines, theirs: Lines) -> list[Row]:
-    """The ratio of frames per second, and by how much updates for each frame differ."""
+    """The ratio of frames per second, and the difference of updates per frame."""
     mine, other = best(ours), best(theirs)
     name = f"peers, {comparison.env_id}"
     return [

@@ -1,9 +1,9 @@
-"""What the presets reach: trains presets x seeds, one run after another, and prints the median over the seeds.
+"""Returns of the presets: trains presets x seeds, one run after another, and prints the median over the seeds.
 
     python -m benchmarks.presets [--json FILE] [--presets cartpole acrobot mountaincar lunarlander] [--seeds 0 1 2 3 4]
 
-The return is of the best policy of a run, chosen by the run's own evaluations and played again for 100 greedy episodes
-on other seeds. A preset that stops at a perfect return does so here too.
+The return is the mean of 100 greedy episodes of a run's best policy, which the evaluations during the run chose; these
+episodes have other seeds. A preset that stops at a perfect return does so here too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TARGETS = {"cartpole": 500.0, "acrobot": -80.0, "mountaincar": -105.0, "lunarlan
 
 
 def train(preset: str, seed: int, folder: Path) -> dict[str, Any]:
-    """The summary of one run by the command that people type."""
+    """Make one run by the command that a user types; its summary."""
     run_dir = folder / f"{preset}_{seed}"
     command = [sys.executable, "-m", "trainer.run", f"preset={preset}", f"seed={seed}", f"run_dir={run_dir}"]
     subprocess.run([*command, "logger.terminal=none"], check=True, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""What prioritized draws cost: 512 of a million rows and their new priorities, beside writers that move on.
+"""Time of a prioritized draw of 512 of a million rows and of their new priorities, while rows are being written.
 
 python -m benchmarks.priorities [--json FILE]
 """

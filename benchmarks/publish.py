@@ -1,11 +1,10 @@
-"""Milliseconds that the learner spends on handing its weights over, beside one worker and beside many.
+"""Milliseconds that the learner spends on publishing its weights, with one worker and with many.
 
     python -m benchmarks.publish [--json FILE] [--workers 46]
 
 A publish is what the training loop calls (`Learner.publish`: the `send` of the weights board, a `WeightSyncScheme` of
-TorchRL), of 1.7 M parameters, as many as a Nature CNN with its hidden layer has. Workers step environments that sleep,
-and take new versions. One worker and many take turns, each in processes of their own; the wall time of every call
-counts.
+TorchRL), with 1.7 M parameters, as many as a Nature CNN with its hidden layer has. Workers step environments that
+sleep, and take new versions. Runs with one worker and with many take turns; the wall time of every call counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every benchmark prints: a table of rows, and the same rows as JSON. A missed bar is a result, not an error."""
+"""Print a benchmark's results as a table, and write them as JSON. A missed bar is a result, not an error."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Row:
-    """One figure.
+    """One measurement.
 
     Args:
-        name: what it is of.
-        value: NaN when it could not be measured.
+        name: what was measured.
+        value: NaN if it could not be measured.
         unit: of the value and the bar; `x` for a ratio.
-        bar: what the value is held against; None: for information.
-        at_most: whether the value must not exceed the bar; else it must not be below it.
-        detail: what the value was made of, in words; not part of the JSON.
+        bar: that the value should meet; None: for information only.
+        at_most: True: the value should be at most the bar; False: at least the bar.
+        detail: what the value was computed from, in words; not part of the JSON.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Row:
 
     @property
     def holds(self) -> bool | None:
-        """Whether the bar is met; None without a bar. A value that is not finite meets none."""
+        """Whether the bar is met; None without a bar. A value that is not finite meets no bar."""
         if self.bar is None:
             return None
         if not math.isfinite(self.value):
@@ -47,17 +47,19 @@ class Row:
 
 
 def parser(title: str, seconds: float = 3.0, repeats: int = 5) -> argparse.ArgumentParser:
-    """The command line that every benchmark has.
+    """The arguments that every benchmark has.
 
     Args:
-        title: its first line of help.
+        title: the first line of its help.
         seconds: how long each measurement takes by default.
-        repeats: how often each is repeated by default, by turns with what it is compared to.
+        repeats: how often it is repeated by default, in turns with the other side.
     """
     made = argparse.ArgumentParser(description=title)
     made.add_argument("--json", type=Path, help="write the rows to this file as well")
     made.add_argument("--seconds", type=float, default=seconds, help=f"of each measurement ({seconds:g})")
-    made.add_argument("--repeats", type=int, default=repeats, help=f"of each measurement, by turns ({repeats})")
+    made.add_argument(
+        "--repeats", type=int, default=repeats, help=f"of each measurement, both sides in turns ({repeats})"
+    )
     return made
 
 
@@ -77,7 +79,7 @@ def show(title: str, rows: Sequence[Row], path: Path | None = None, note: str = 
     for row in rows:
         table.add_row(row.name, f"{figure(row.value)} {row.unit}", _bar(row), _holds(row), row.detail)
     console = Console()
-    # Without a terminal rich assumes 80 columns and would break the names.
+    # Without a terminal rich assumes 80 columns and would wrap the names.
     (console if console.is_terminal else Console(width=160)).print(table)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
-"""What it costs to stop and go on: returns around five resumes, and a checkpoint with a million rows of replay.
+"""What stopping and resuming costs: returns around five resumes, and a checkpoint with a million rows of replay.
 
     python -m benchmarks.resume [--json FILE] [--only checkpoint cartpole lunarlander]
 
-The runs are those that people type, stopped by SIGUSR1 as SLURM does it and started again by the same command. The
-greedy evaluation before a stop is compared with the one after it: by how much it falls on average, against the average
-fall between two neighbouring evaluations between which nothing happened (rises count as no fall).
+The runs are commands that a user types. They are stopped by SIGUSR1, as SLURM does, and started again by the same
+command. Measured is the mean fall of the greedy return from the evaluation before a stop to the one after it, minus the
+mean fall between neighbouring evaluations without a stop (a rise counts as a fall of 0).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ ROWS = 1_000_000
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """Rows of a run until now; whole lines only."""
+    """The rows of metrics that a run has written until now; whole lines only."""
     path = folder / FILE
     return read_jsonl(path)[0] if path.exists() else []
 
 
 def run(preset: str, words: tuple[str, ...], seed: int) -> list[Row]:
-    """A run that is stopped five times, at equal distances of its second to last sixths."""
+    """A run that is stopped five times, after each sixth of its budget but the last."""
     with tempfile.TemporaryDirectory() as top:
         folder = Path(top) / "run"
         command = [
@@ -71,7 +71,7 @@ def run(preset: str, words: tuple[str, ...], seed: int) -> list[Row]:
     most = max(speeds[ends[0] :]) / max(speeds[: ends[0]])
     return [
         Row(
-            f"resume, {preset}, fall of the greedy return over a stop, less that without one",
+            f"resume, {preset}, fall of the greedy return over a stop, minus that without one",
             fall - without, "of return", 0.0, at_most=True,
             detail=f"{told}; mean fall {fall:.1f}, without a stop {without:.1f}; "
             f"final greedy {summary['eval_return_mean']:.1f}",
@@ -84,7 +84,7 @@ def run(preset: str, words: tuple[str, ...], seed: int) -> list[Row]:
 
 
 def checkpoint() -> list[Row]:
-    """A first and a later checkpoint of a full replay of a million CartPole rows, while collection goes on."""
+    """The first and a later checkpoint of a full replay of a million CartPole rows, while collection goes on."""
     from benchmarks import parts
     from trainer.training.saving import save
 
@@ -106,7 +106,7 @@ def checkpoint() -> list[Row]:
             spent = time.perf_counter() - start
             stalled = max(0.0, spent - (board.total_frames() - frames) / rate)
             found.append(
-                Row(f"resume, {name}, collection stands still for", stalled, "s", 1.0, at_most=True,
+                Row(f"resume, {name}, pause of collection", stalled, "s", 1.0, at_most=True,
                     detail=f"it took {spent:.2f} s and wrote {system.checkpoint_bytes / 2**20:.1f} MB")
             )  # fmt: skip
             time.sleep(10)
@@ -114,7 +114,7 @@ def checkpoint() -> list[Row]:
 
 
 def main() -> None:
-    arguments = parser("Stopping and going on.")
+    arguments = parser("Stopping and resuming")
     arguments.add_argument("--only", nargs="*", choices=["checkpoint", *JOBS], default=["checkpoint", *JOBS])
     arguments.add_argument("--seed", type=int, default=0)
     args = arguments.parse_args()
@@ -126,7 +126,7 @@ def main() -> None:
     for preset, words in JOBS.items():
         if preset in args.only:
             rows += run(preset, words, args.seed)
-    show("Stopping and going on", rows, args.json, meter.stop().note())
+    show("Stopping and resuming", rows, args.json, meter.stop().note())
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Many collector processes against one, on an environment that sleeps.
+"""Speed of many collector processes / of one, on an environment that sleeps.
 
     python -m benchmarks.scaling [--json FILE] [--workers 46] [--envs-per-worker 16]
 
-What this shows is that nothing in the trainer makes workers wait for one another. It also says how long they take to
-come up and what memory the whole tree of processes takes.
+It shows that no part of the trainer makes workers wait for each other. It also measures how long they take to start,
+and the memory of all processes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ STARTUP_S, MEMORY_GB = 60.0, 12.0
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one number of workers.
+    """Measurements with one number of workers.
 
     Args:
-        frames_per_s: of all of them together.
-        cores: kept busy by the whole tree of processes.
-        startup_s: until every worker had a frame.
-        memory_gb: PSS of the tree.
+        frames_per_s: of all workers together.
+        cores: used by all processes of the run.
+        startup_s: until every worker had collected a frame.
+        memory_gb: PSS of all processes of the run.
     """
 
     frames_per_s: float
@@ -41,7 +41,7 @@ class Measured:
 
 
 def measure(workers: int, envs_per_worker: int, seconds: float) -> Measured:
-    """So many workers for some seconds."""
+    """Measure so many workers for some seconds."""
     from benchmarks import machine, parts
 
     frames = workers * envs_per_worker * 100

@@ -3,10 +3,10 @@
     python -m benchmarks.selfplay [--json FILE] [--only speed sleeping tictactoe connect_four ludo leduc ten]
         [--keep FOLDER]
 
-Speed is in finished games per minute. Strength is measured exactly
-for tic-tac-toe, over all lines of its game tree, exactly for Leduc, by OpenSpiel, and by many games with seats balanced
-for the others (`benchmarks.others`). With games that sleep, many workers are set against one: nothing in the trainer
-makes them wait for one another.
+`speed` is in finished games per minute. Strength is exact for tic-tac-toe (over all lines of its game tree) and for
+Leduc (by OpenSpiel); for the other games it is measured by many games, with each side on each seat equally often
+(`benchmarks.others`). `sleeping` compares many workers with one on games that sleep: it shows that no part of the
+trainer makes workers wait for each other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CEILING = (0.99479, 0.92487)  # of the outcome against random, first and second
 
 
 def speed(seconds: float) -> list[Row]:
-    """Games a minute at one and at 80 updates a game, network 256-256, batch 64."""
+    """Games a minute with one and with 80 updates a game, network 256-256, batch 64."""
     from benchmarks import parts
 
     rows = []
@@ -65,7 +65,7 @@ def speed(seconds: float) -> list[Row]:
 
 
 def sleeping(seconds: float, workers: int, sleep_s: float) -> list[Row]:
-    """Episodes a minute of many workers against one's, where every step of a worker's games sleeps."""
+    """Episodes a minute of many workers / of one, where every step of a worker's games sleeps."""
     many, one = _episodes(workers, seconds, sleep_s), _episodes(1, seconds, sleep_s)
     return [
         Row(f"self-play, games that sleep, {workers} workers / one, episodes/min", many / one, bar=workers * 44 / 46,
@@ -74,7 +74,7 @@ def sleeping(seconds: float, workers: int, sleep_s: float) -> list[Row]:
 
 
 def _episodes(workers: int, seconds: float, sleep_s: float) -> float:
-    """Episodes a minute of so many workers, 4 games each; nobody learns meanwhile."""
+    """Episodes a minute of so many workers, 4 games each, without a learner."""
     from benchmarks import parts
 
     config = parts.config(
@@ -86,7 +86,7 @@ def _episodes(workers: int, seconds: float, sleep_s: float) -> float:
         board = system.plans[0].board
         board.frame_limit[0] = board.episode_limit[0] = parts.NO_LIMIT
         parts.wait_until_stepping(system)
-        time.sleep(2.0)  # until the last of them is in its stride
+        time.sleep(2.0)  # until the last worker runs at full speed
         before, start = board.total_episodes(), time.perf_counter()
         time.sleep(seconds)
         episodes, spent = board.total_episodes() - before, time.perf_counter() - start
@@ -95,7 +95,7 @@ def _episodes(workers: int, seconds: float, sleep_s: float) -> float:
 
 
 def trained(preset: str, keep: Path | None, *words: str) -> tuple[Path, float]:
-    """A run of a preset, or the one that is kept from an earlier call, and its wall time in minutes."""
+    """A run of a preset, or the one left by an earlier call, and its wall time in minutes."""
     folder = (keep or Path(tempfile.mkdtemp())) / preset
     if not (folder / "summary.json").exists():
         command = [sys.executable, "-m", "trainer.run", f"preset={preset}", f"run_dir={folder}", "logger.terminal=none"]
@@ -104,7 +104,7 @@ def trained(preset: str, keep: Path | None, *words: str) -> tuple[Path, float]:
 
 
 def kwargs_of(folder: Path) -> dict[str, Any]:
-    """How a run's game is made."""
+    """The arguments of a run's game."""
     from trainer.config.sections import from_yaml
 
     return from_yaml(folder / "config.yaml").env.kwargs

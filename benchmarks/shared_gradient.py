@@ -1,4 +1,4 @@
-"""Many local agents on one shared agent: speed by their number, against async, and that it solves CartPole.
+"""Local agents on one shared network: speed by their number, compared with `async`, and return on CartPole.
 
     python -m benchmarks.shared_gradient [--json FILE] [--only speed solve async] [--seeds 0 1 2 3 4]
 
@@ -26,7 +26,7 @@ SHARED = "schedule=shared_gradient"
 
 
 def rate(seconds: float, *words: str) -> float:
-    """Environment steps per second once everything runs, each with one update."""
+    """Environment steps per second, each with one update, when everything runs."""
     from benchmarks import parts
 
     with parts.opened(parts.config(*WORK, SHARED, *words, parts.BUDGET)) as system:
@@ -37,7 +37,7 @@ def rate(seconds: float, *words: str) -> float:
 
 
 def speed(seconds: float, repeats: int) -> list[Row]:
-    """One local agent, and two against one, with and without the lock."""
+    """Speed of one local agent, and of two / of one, with and without the lock."""
     from benchmarks import parts
 
     found = parts.by_turns(
@@ -59,7 +59,7 @@ def speed(seconds: float, repeats: int) -> list[Row]:
 
 
 def trained(*words: str) -> dict[str, Any]:
-    """The summary of a run as people type it."""
+    """Make a run by the command that a user types; its summary."""
     with tempfile.TemporaryDirectory() as top:
         command = [sys.executable, "-m", "trainer.run", *words, f"run_dir={top}/run", "logger.terminal=none"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -68,7 +68,7 @@ def trained(*words: str) -> dict[str, Any]:
 
 
 def solve(seeds: list[int]) -> list[Row]:
-    """Greedy return of CartPole within 100,000 frames of two local agents together."""
+    """Greedy return on CartPole within 100,000 frames of two local agents together."""
     words = ("preset=cartpole", SHARED, "schedule.num_agents=2", "budget_frames=100_000")
     runs = [trained(*words, f"seed={seed}") for seed in seeds]
     returns = [run["eval_return_mean"] for run in runs]

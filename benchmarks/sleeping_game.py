@@ -1,6 +1,6 @@
 """Tic-tac-toe whose every step sleeps, for measurements of many workers on few cores.
 
-A process knows it as `env.id=sleeping_tictactoe` where `env.import_modules` names this module.
+It is `env.id=sleeping_tictactoe` if `env.import_modules` names this module.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from trainer.envs.games import GAMES, TicTacToe
 
 
 def sleeping(num_games: int, seconds: float = 0.05) -> Any:
-    """As many games of tic-tac-toe, all of which together sleep for some seconds in each call of `step`."""
+    """So many games of tic-tac-toe; each call of `step` sleeps for some seconds, once for all of them."""
     game = TicTacToe(num_games)
     step = game.step
 

@@ -1,9 +1,9 @@
-"""A long run under fire: a random worker is killed every 30 s, a checkpoint written every minute; does anything grow?
+"""Growth of a long run in which a random worker is killed every 30 s and a checkpoint is written every minute.
 
     python -m benchmarks.soak [--json FILE] [--minutes 20]
 
-CartPole at full speed with two workers of 64 sub-environments, evaluations on. The start is the second eighth, when
-everything has been used once and workers have been replaced; the end is the last eighth.
+CartPole at full speed with two workers of 64 sub-environments, and with evaluations. Compared are the second eighth of
+the time, when everything has been used once and workers have been replaced, and the last eighth.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KILL_EVERY_S, SAMPLE_EVERY_S = 30.0, 10.0
 
 @dataclass(frozen=True)
 class Sample:
-    """What the run holds, and how far it is."""
+    """Memory, file descriptors and frames of the run at one moment."""
 
     at: float
     frames: int
@@ -43,7 +43,7 @@ class Sample:
 
 
 def anonymous_mb(pid: int) -> float:
-    """Memory of a process that is no file's, whatever others on the machine map; 0 if it is gone."""
+    """Anonymous memory of a process, which other processes do not change; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -52,7 +52,7 @@ def anonymous_mb(pid: int) -> float:
 
 
 def sample(system: System) -> Sample:
-    """Of all processes of the run now."""
+    """Measure all processes of the run now."""
     from benchmarks import machine
 
     pids = [os.getpid(), *machine.tree()]
@@ -68,7 +68,7 @@ def sample(system: System) -> Sample:
 
 
 def measure(minutes: float, kill_every_s: float) -> tuple[list[Sample], int, int]:
-    """Samples over a run of so many minutes, workers that were killed, and those that were started anew."""
+    """Samples over a run of so many minutes, number of workers killed, number of workers restarted."""
     from benchmarks import parts
 
     samples: list[Sample] = []

@@ -1,6 +1,6 @@
-"""Connect four against perfect play, by BitBully, a solver that others wrote.
+"""Connect four against perfect play, by the solver BitBully.
 
-`pip install bitbully` brings it; as its licence is the AGPL it is no dependency, and without it nothing is measured.
+`pip install bitbully` installs it. Its licence is the AGPL, so it is not a dependency; without it nothing is measured.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Act = Callable[[Any, np.ndarray], np.ndarray]
 
 
 def solver() -> Any | None:
-    """BitBully with its opening book; None where it is not installed."""
+    """BitBully with its opening book; None if it is not installed."""
     try:
         import bitbully
     except ImportError:
@@ -69,7 +69,7 @@ def against_perfect(act: Act, solve: Any, **kwargs: Any) -> tuple[float, float, 
 
 
 def rows(act: Act, **kwargs: Any) -> list[Row]:
-    """What `against_perfect` says; nothing, and a line that says so, without the solver."""
+    """The rows of `against_perfect`; without the solver no rows, and one printed line that says so."""
     solve = solver()
     if solve is None:
         print("connect four is not played against perfect play: pip install bitbully")

@@ -1,10 +1,10 @@
-"""What `telemetry.trace` costs: rates with a trace over rates without, by turns in one process.
+"""What `telemetry.trace` costs: rates with a trace / without, in turns in one process.
 
     python -m benchmarks.trace [--json FILE]
 
-Virtual workers and learners that differ in nothing but the trace take turns of a few milliseconds, each timed by the
-CPU seconds of this process, so that whatever else the machine does meets both alike. Two without a trace stand beside
-the one that has it: what they differ by is the noise of the method.
+Workers and learners run in this process and differ only in the trace. They take turns of a few milliseconds and are
+timed in CPU seconds, so other work on the machine affects all alike. For each one with a trace there are two without:
+their difference is the noise of the method.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def seconds_per_call(call: Callable[[], object]) -> float:
 
 
 def measure(name: str, seconds: float, repeats: int) -> list[Row]:
-    """A row with a bar, and one of the method's noise, for each side."""
+    """For each side a row with a bar, and a row with the noise of the method."""
     arguments = CASES[name]
     with sides(arguments, True) as on, sides(arguments, False) as off, sides(arguments, False) as again:
         rows = []

@@ -1,9 +1,9 @@
-"""The jobs that are run side by side with other libraries, as data.
+"""The jobs that this trainer and other libraries run, as data.
 
-Every library does the same: batch, replay, learning start, updates per frame, target period, learning rate and
-exploration. Everywhere: gamma 0.99, epsilon from 1 to 0.05 over the first half of the run, one-step returns, no double
-Q-learning, Adam; Pong with frame skip 4, 84 x 84 grey, 4 frames stacked, rewards as the game gives them. Loss and
-clipping as Stable-Baselines3 has them by default: Huber, gradient norm 10.
+For each library the batch, replay, learning start, updates per frame, target period, learning rate and exploration are
+the same. In all jobs: gamma 0.99, epsilon from 1 to 0.05 over the first half of the run, one-step returns, no double
+Q-learning, Adam. Pong has frame skip 4, 84 x 84 grey, 4 frames stacked, rewards as the game gives them. Loss and
+clipping are the defaults of Stable-Baselines3: Huber, gradient norm 10.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ class Work:
 
     Args:
         steps: frames of the run that is compared.
-        hidden: widths of the hidden layers; Pong's stand behind the Nature CNN.
+        hidden: widths of the hidden layers; in Pong of those after the Nature CNN.
         batch: of an update.
         buffer: capacity of the replay.
         learning_starts: frames before the first update.
         train_every: one update every so many frames.
-        target_every: frames between two hard updates of the target.
+        target_every: frames between two hard updates of the target network.
         lr: Adam's.
     """
 

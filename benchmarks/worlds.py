@@ -2,9 +2,9 @@
 
     python -m benchmarks.worlds [--json FILE]
 
-An agent-step is one action of one agent; drawing the actions and the resets after `max_turns` are part of it. NumPy
-works on one core here, and its CPU seconds are counted, so that other work on the machine counts less; the figure is
-the best of several repeats.
+An agent-step is one action of one agent; the random choice of actions and the resets after `max_turns` are part of it.
+NumPy uses one core here, and CPU seconds are counted, so other work on the machine has less effect. The result is the
+best of several repeats.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NUM_WORLDS = 128
 
 
 def agent_steps_per_s(name: str, num_worlds: int, seconds: float, repeats: int) -> float:
-    """Of a world with its default settings: the best of the repeats, each of so many CPU seconds."""
+    """Agent-steps per second of a world with its defaults: the best of the repeats, each of so many CPU seconds."""
     import numpy as np
 
     from trainer.envs.worlds import WORLDS
