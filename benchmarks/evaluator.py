@@ -99,7 +99,7 @@ def measure(name: str, seconds: float, repeats: int, trained_frames: int) -> lis
 
 
 def main() -> None:
-    arguments = parser("What the evaluator costs collection and learning.", seconds=5.0)
+    arguments = parser("How much the evaluator slows collection and learning.", seconds=5.0)
     arguments.add_argument("--trained-frames", type=int, default=TRAINED_FRAMES, help="before anything is measured")
     args = arguments.parse_args()
     from benchmarks.machine import Meter

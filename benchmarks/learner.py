@@ -177,7 +177,7 @@ def main() -> None:
     meter, rows = Meter(), []
     for name in CASES:
         rows += measure(name, args.seconds, args.repeats, args.compile)
-    show("Updater with sampling / bare PyTorch loop on batches in memory", rows, args.json, meter.stop().note())
+    show("Learner with sampling / bare PyTorch loop on batches in memory", rows, args.json, meter.stop().note())
 
 
 if __name__ == "__main__":

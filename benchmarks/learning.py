@@ -375,7 +375,7 @@ def main() -> None:
         list(pool.map(work, wanted))
     runs = finished().values()
     write_table(runs)
-    show("Learning", rows(runs), options.json, "median over seeds; the whole table: docs/learning.md")
+    show("Learning", rows(runs), options.json, "median over seeds; the whole table is in docs/learning.md")
 
 
 if __name__ == "__main__":

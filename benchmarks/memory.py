@@ -79,7 +79,7 @@ def measure(minutes: float) -> tuple[dict[str, Memory], dict[str, Memory], float
 
 
 def main() -> None:
-    arguments = parser("Memory of every process over the fastest run.")
+    arguments = parser("Memory of every process of a run at full speed.")
     arguments.add_argument("--minutes", type=float, default=10.0)
     args = arguments.parse_args()
     from benchmarks.machine import Meter
@@ -97,7 +97,7 @@ def main() -> None:
         rows.append(_growth(role, before.rss_mb, after.rss_mb, f"; PSS {before.pss_mb:.1f} -> {after.pss_mb:.1f} MB"))
     before_mb, after_mb = (sum(memory.pss_mb for memory in taken.values()) for taken in (start, end))
     rows.append(_growth("all processes (PSS)", before_mb, after_mb, ""))
-    show("Memory over the fastest run", rows, args.json, meter.stop().note())
+    show("Memory of a run at full speed", rows, args.json, meter.stop().note())
 
 
 def _growth(name: str, before: float, after: float, more: str) -> Row:

@@ -58,7 +58,7 @@ def ten(keep: Path | None) -> list[Row]:
         most = max(abs(found["eval_return_min"]), abs(found["eval_return_max"]))
         mean, spread = found["eval_return_mean"] / most, found["eval_return_std"] / most
         score, error = (1 + mean) / 2, 1.96 * spread / 2 / math.sqrt(found["episodes"])
-        detail = f"score {score:.3f} in {found['episodes']:,} games, seats going round; trained {minutes:.1f} min"
+        detail = f"score {score:.3f} in {found['episodes']:,} games, seats balanced; trained {minutes:.1f} min"
         name = f"self-play, {backend} {env_id}, score against random, lower 95 % bound"
         rows.append(Row(name, score - error, "", 0.5, detail=detail))
     return rows

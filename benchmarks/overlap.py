@@ -65,7 +65,7 @@ def measure(name: str, seconds: float, repeats: int) -> list[Row]:
 
 
 def main() -> None:
-    args = parser("What one collector and the learner keep of their rates when both run.").parse_args()
+    args = parser("Rates of one collector and the learner, together / alone.").parse_args()
     from benchmarks.machine import Meter
 
     meter, rows = Meter(), []

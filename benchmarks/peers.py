@@ -211,7 +211,7 @@ def main() -> None:
         for how in args.solve:
             name = f"time to solve CartPole, Stable-Baselines3 {'PPO' if how == 'ppo' else 'DQN'}, rl-zoo3's settings"
             rows.append(solve_row(name, lambda seed, how=how: solve_sb3(seed, args, how), None))
-    show("Side by side with peers", rows, args.json, meter.stop().note())
+    show("Beside other libraries", rows, args.json, meter.stop().note())
 
 
 if __name__ == "__main__":

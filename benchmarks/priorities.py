@@ -37,8 +37,8 @@ def main() -> None:
         sampler.weights(stream, step, BATCH)
         sampler.update(stream, step, error)
         seconds.append(time.perf_counter() - start)
-    detail = f"median of {options.repeats}; {STREAMS} new rows adopted and dropped each time"
-    name = f"{BATCH} of {ROWS:,} rows: adopt, draw, weigh, update"
+    detail = f"median of {options.repeats}; {STREAMS} new rows taken in and dropped each time"
+    name = f"{BATCH} of {ROWS:,} rows: take in, draw, weight, update"
     show("Prioritized replay", [Row(name, statistics.median(seconds) * 1e3, "ms", BAR_MS, True, detail)], options.json)
 
 

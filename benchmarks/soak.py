@@ -129,7 +129,7 @@ def main() -> None:
         )  # fmt: skip
 
     rows = [
-        Row("soak, workers that came again / killed", restarted / killed if killed else float("nan"), "x", 1.0,
+        Row("soak, workers restarted / killed", restarted / killed if killed else float("nan"), "x", 1.0,
             detail=f"{restarted} of {killed} in {args.minutes:g} minutes"),
         Row("soak, frames/s at the end / at the start", speed(last) / speed(first), "x", 0.95,
             detail=f"{speed(first):,.0f} -> {speed(last):,.0f}"),
