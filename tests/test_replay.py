@@ -22,6 +22,7 @@ from trainer.learning.feed import flat
 from trainer.replay.buffer import StreamReplay
 from trainer.replay.streams import (
     StreamLayout,
+    close_episodes,
     layout,
     open_storage,
     row_bytes,
@@ -415,3 +416,22 @@ def test_a_run_s_replay_is_sampled_and_looked_into_by_torchrls_interface(tmp_pat
             assert np.allclose(row[key].numpy().reshape(np.shape(value)), value), key
     with pytest.raises(RuntimeError, match="doesn't allow writing"):
         replay.extend(row)
+
+
+def test_episodes_of_a_writer_that_is_gone_end_one_row_early():
+    """Five streams in rings of 10 rows: the newest row of an open episode becomes its final observation."""
+    streams = StreamLayout(1, 5, 10)
+    columns = {name: np.zeros(streams.rows, bool) for name in ("final", "truncated")}
+    stream = np.arange(5)
+    time = np.array([0, 1, 5, 5, 15])  # nothing written, one row, and three that have more
+    columns["final"][streams.index(np.array([3]), np.array([3]))] = True  # row 4 begins an episode
+    close_episodes(columns, streams, stream, time)
+    at = {
+        name: [sorted(np.flatnonzero(column[streams.index(np.full(10, one), np.arange(10))])) for one in stream]
+        for name, column in columns.items()
+    }
+    assert at["final"] == [[], [0], [4], [3, 4], [4]]  # row 14 lies at 4
+    assert at["truncated"] == [[], [], [3], [], [3]]
+    before = {name: column.copy() for name, column in columns.items()}
+    close_episodes(columns, streams, stream, time)  # what has ended is left as it is
+    assert all((column == before[name]).all() for name, column in columns.items())

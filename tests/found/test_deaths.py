@@ -127,7 +127,7 @@ def test_a_worker_that_finds_no_room_to_start_is_tried_again(tmp_path: Path):
     mount = ["unshare", "--mount", "bash", "-c", 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"', "bash"]
     with running(tmp_path, "env.id=Found/Slow-v0", "budget_frames=1_000_000", before=mount) as run:
         run.until(lambda: run.collected() > 200)
-        shared = Path(f"/proc/{run.process.pid}/root/dev/shm")
+        shared = Path(f"/proc/{run.process.pid}/root/dev/shm")  # as that process sees it, among its own mounts
         output = run.run_dir / "output" / "collector_0.txt"
         (worker,) = [pid for pid in run.children().values() if output in open_files(pid)]
         filler = shared / "filler"
@@ -143,6 +143,7 @@ def test_a_worker_that_finds_no_room_to_start_is_tried_again(tmp_path: Path):
         assert run.ended() == 143 and "Traceback" not in run.said
 
 
+@pytest.mark.slow
 def test_a_killed_learner_leaves_no_words_of_pythons_own(tmp_path: Path):
     """Its semaphores are removed without "resource_tracker: There appear to be 3 leaked semaphore objects".
 

@@ -54,6 +54,7 @@ def test_after_everything_is_killed_the_next_run_sweeps_what_is_ours(run, begin,
     assert not is_gone("f-1-1") and not is_gone("of-somebody")  # of another namespace; no name of ours
 
 
+@pytest.mark.slow
 def test_replays_of_the_ended_runs_of_a_sweep_are_not_mapped(run, tmp_path):
     out = tmp_path / "maps"
     ended = run(

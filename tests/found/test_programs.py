@@ -33,7 +33,9 @@ def nothing_is_left(run: Running) -> None:
     assert left == []
 
 
-@pytest.mark.parametrize("schedule", ["async", "sequential", "shared_gradient"])
+@pytest.mark.parametrize(
+    "schedule", ["async", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sequential", "shared_gradient"))]
+)
 def test_every_program_is_closed_at_a_normal_end(schedule: str, tmp_path: Path):
     """Workers, evaluator, final evaluation, local agents; plain programs, sessions, shells, multiprocessing.
 
@@ -52,6 +54,7 @@ def test_every_program_is_closed_at_a_normal_end(schedule: str, tmp_path: Path):
                 assert int(row["ignored"], 16) & STOPPING == 0 and int(row["blocked"], 16) == 0, row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["ctrl-c", "term", "kill"])
 def test_no_program_outlives_the_run(end: int, tmp_path: Path):
     """Nor the worker that is killed before: its programs are ended while the run goes on."""

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def test_a_folder_that_holds_no_run_is_refused_and_left_as_it_is(run, tmp_path):
     assert files_in(folder) == before
 
 
+@pytest.mark.slow
 def test_empty_folders_and_the_shells_own_output_are_no_hindrance(begin, tmp_path):
     folder = tmp_path / "run"
     (folder / "scratch" / "empty").mkdir(parents=True)
@@ -114,36 +116,35 @@ def test_an_environment_that_changes_the_working_folder_moves_nothing(run, tmp_p
     assert sorted(os.listdir(start)) == ["node", "runs"] and os.listdir(start / "node") == []
 
 
+def once(condition, act):
+    """Do something as soon as a condition holds, while the test's own thread runs."""
+
+    def watch():
+        while not condition():
+            time.sleep(0.001)
+        act()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 @pytest.mark.parametrize("moved", [True, False])
-def test_a_run_folder_that_is_moved_or_removed_is_noticed(moved, begin, tmp_path):
+def test_a_run_folder_that_is_moved_or_removed_is_noticed(moved, run, tmp_path):
     folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
-    process = begin(*SLOW, "budget_frames=100000")
-    while not (folder / "checkpoints" / "last_policy.pt").exists():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
-    if moved:
-        folder.rename(elsewhere)
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-    said = process.communicate(timeout=60)[0]
-    assert process.returncode == 1, said
+    strike = (lambda: folder.rename(elsewhere)) if moved else lambda: shutil.rmtree(folder, ignore_errors=True)
+    once((folder / "checkpoints" / "last_policy.pt").exists, strike)
+    ended = run(*SLOW, "budget_frames=100000")
+    assert ended.code == 1, ended.said
     words = f"was moved to {elsewhere} while" if moved else "was removed while the run went on"
-    assert f"error: the run's folder {folder} {words}" in said and "Traceback" not in said
+    assert f"error: the run's folder {folder} {words}" in ended.said and "Traceback" not in ended.said
     assert moved == elsewhere.exists() and not (folder / "summary.json").exists()
 
 
-def test_a_resumed_run_that_is_stopped_while_it_starts_keeps_its_summary(run, begin, tmp_path):
+def test_a_resumed_run_that_is_stopped_while_it_starts_keeps_its_summary(run, tmp_path):
     first = run("env.id=Hurting/Plain-v0")
-    known = first.summary
-    words = [f"resume={tmp_path / 'run'}", "budget_frames=100000"]
-    process = begin(*words, quick=False)
-    log = tmp_path / "run" / "log.txt"
-    while "goes on after" not in log.read_text():
-        assert process.poll() is None
-        time.sleep(0.001)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert process.returncode == 143
+    known, log = first.summary, tmp_path / "run" / "log.txt"
+    once(lambda: "goes on after" in log.read_text(), lambda: os.kill(os.getpid(), signal.SIGTERM))
+    stopped = run(f"resume={tmp_path / 'run'}", "budget_frames=100000", quick=False)
+    assert stopped.code == 143, stopped.said
     after = first.summary
     assert after["status"] == "stopped" and after["frames"] >= known["frames"] >= 600
     assert after["updates"] >= known["updates"] >= 125 and after["wall_s"] >= known["wall_s"] > 0
