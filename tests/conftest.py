@@ -39,6 +39,15 @@ SMALL: dict[str, dict[str, Any]] = {
     "faults": {"max_failures": 0},  # a test that wants to see a worker come again says so
 }
 
+# The files that take longest begin first, so that neither worker of pytest-xdist ends long after the other.
+LONGEST = ("test_jobs.py", "test_resume.py", "test_faults.py", "test_shutdown.py", "test_programs.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Move the longest files to the front; within a file, and among all others, the order stays."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
 # Where the main of each program stands; `python -m trainer.run` is a thin file that calls it.
 MAINS = {
     "trainer.run": "trainer.commands.run",
