@@ -45,7 +45,7 @@ def sides(arguments: tuple[str, ...], traced: bool) -> Iterator[dict[str, Callab
         def learn() -> None:
             worker.learn([size] * len(worker.learners))
 
-        rollout.pull()
+        rollout.read_weights()
         while system.total_frames() < 2_000:
             collect()
         yield {"collector": collect, "learner": learn}

@@ -18,10 +18,10 @@ from trainer.envs.games.players import random_player
 from trainer.envs.selfplay import Opponents, SelfPlay
 from trainer.learning.feed import flat
 from trainer.memory.boards import ControlBoard
-from trainer.replay.streams import worker_rows
 from trainer.roles.agents import plan_agents
-from trainer.roles.collector import CollectorPlan, Rollout
 from trainer.roles.learner import Learner
+from trainer.roles.rollout import CollectorPlan, Rollout
+from trainer.roles.shared_memory import SharedMemoryLink
 from trainer.selfplay.pool import LATEST, open_pool
 
 GAME = {"id": "tictactoe", "backend": "game"}
@@ -70,10 +70,8 @@ def played(config: Config, folder: Path) -> tuple[Rollout, Any, list[list[Moves]
 
     world.game.step = watched
     pool = open_pool(config, folder, plan.weights.numel, 1)
-    rows = [worker_rows(plan.storage, plan.streams, 0)]
-    rollout = Rollout(
-        CollectorPlan(config, (plan,), 0, pool=pool), ControlBoard(1), rows, world, [make_policy(config, plan.spec)]
-    )
+    link = SharedMemoryLink(ControlBoard(1), [plan], 0)
+    rollout = Rollout(CollectorPlan(config, (plan,), 0, pool=pool), link, world, [make_policy(config, plan.spec)])
     for _ in range(STEPS):
         rollout.step([0])
     return rollout, plan, games
@@ -92,7 +90,7 @@ def config(small_config: Callable[..., Config]) -> Config:
 
 def test_both_seats_of_every_game_are_in_the_replay(config: Config, tmp_path: Path) -> None:
     rollout, plan, games = played(config, tmp_path)
-    (rows,) = [seat.rows for seat in rollout.seats]
+    (rows,) = [agent.link.rows for agent in rollout.agents]
     outcomes, seats = set(), set()
     for env in range(N):
         final = rows["final"][:STEPS, env]
@@ -118,7 +116,7 @@ def test_both_seats_of_every_game_are_in_the_replay(config: Config, tmp_path: Pa
 def test_returns_over_them_are_those_of_the_games(config: Config, tmp_path: Path) -> None:
     """The n-step return of a decision is the discounted outcome where the game ends within n of its decisions."""
     rollout, plan, _ = played(config, tmp_path)
-    (rows,) = [seat.rows for seat in rollout.seats]
+    (rows,) = [agent.link.rows for agent in rollout.agents]
     replay = Learner(plan, torch.device("cpu")).replay
     batch = flat(replay.sample(40 * replay.batch_size))
     stream, time = batch["stream"].numpy().ravel(), batch["time"].numpy().ravel()
@@ -135,7 +133,7 @@ def test_returns_over_them_are_those_of_the_games(config: Config, tmp_path: Path
 
 def test_they_count_as_frames_and_not_as_games(config: Config, tmp_path: Path) -> None:
     rollout, plan, games = played(config, tmp_path)
-    (rows,), board = [seat.rows for seat in rollout.seats], plan.board
+    (rows,), board = [agent.link.rows for agent in rollout.agents], plan.board
     final = rows["final"][:STEPS]
     assert board.total_frames() == (~final).sum()
     finished = int(board.episodes_done[0])
@@ -155,7 +153,7 @@ def test_without_both_seats_nothing_is_played_back(
     config = replace(config, opponents=replace(config.opponents, both_seats=False))
     rollout, plan, games = played(config, tmp_path)
     assert (rollout.world.given[0] == -1).all()
-    assert abs(int(plan.board.episodes_done[0]) - rollout.seats[0].rows["final"][:STEPS].sum()) <= N
+    assert abs(int(plan.board.episodes_done[0]) - rollout.agents[0].link.rows["final"][:STEPS].sum()) <= N
 
 
 def all_recorded() -> Opponents:

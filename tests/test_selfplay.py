@@ -66,7 +66,7 @@ def filled(config: Config, count: int) -> tuple[OpponentPool, list[torch.Tensor]
 def test_all_opponents_act_in_one_pass_as_each_would_alone() -> None:
     config = config_of(random=0, latest=0.5, snapshots=0.5, epsilon=0.0, active=3, pool_size=8)
     pool, flats, board, game = filled(config, 5)
-    opponents = PoolOpponents(config, game.spec, pool, board.reader(), 0, 12, [1])
+    opponents = PoolOpponents(config, game.spec, pool, board.reader().pull, 0, 12, [1])
     game.reset(0)
     rows = np.arange(12)
     opponents.draw(game, rows)
@@ -88,7 +88,7 @@ def test_all_opponents_act_in_one_pass_as_each_would_alone() -> None:
 def test_all_snapshots_are_met_however_many_games_are_played_at_a_time() -> None:
     config = config_of(random=0, latest=0, snapshots=1, active=2, pool_size=6)
     pool, flats, board, game = filled(config, 6)
-    world = SelfPlay(game, PoolOpponents(config, game.spec, pool, board.reader(), 0, 12, [1]))
+    world = SelfPlay(game, PoolOpponents(config, game.spec, pool, board.reader().pull, 0, 12, [1]))
     opponents, met = world.opponents, np.zeros(6, np.int64)
     (seen,) = world.reset(0)
     for _ in range(2_000):
@@ -216,7 +216,7 @@ def test_checkpoints_of_other_runs_stay_in_the_pool_and_are_played(tmp_path: Pat
     assert len(pool) == 2 and pool.frames.tolist() == [3, 2, 0, 0]
     assert torch.equal(pool.weights, torch.stack([flats[2], flats[1], flats[3], flats[4]]))
     assert pool.chances.tolist() == pytest.approx([0.5, 0.5, 0.5, 0.5])
-    opponents = PoolOpponents(config, game.spec, pool, board.reader(), 0, 12, [1])
+    opponents = PoolOpponents(config, game.spec, pool, board.reader().pull, 0, 12, [1])
     game.reset(0)
     opponents.draw(game, np.arange(12))
     for kind, slots in ((SNAPSHOTS, {0, 1}), (CHECKPOINTS, {2, 3})):
@@ -237,7 +237,7 @@ def test_checkpoints_of_other_runs_stay_in_the_pool_and_are_played(tmp_path: Pat
 def test_a_snapshot_that_another_one_replaced_is_not_taken_for_it() -> None:
     config = config_of(random=0, latest=0, snapshots=1, pool_size=1, active=2)
     pool, flats, board, game = filled(config, 1)
-    opponents = PoolOpponents(config, game.spec, pool, board.reader(), 0, 12, [1])
+    opponents = PoolOpponents(config, game.spec, pool, board.reader().pull, 0, 12, [1])
     game.reset(0)
     rows = np.arange(12)
     opponents.draw(game, rows[:6])
@@ -304,7 +304,7 @@ def test_a_scripted_player_that_is_not_there_is_missed_before_anything_starts(
 def test_results_are_counted_by_opponent() -> None:
     config = config_of(random=1, latest=0, snapshots=0)
     pool, _, board, game = filled(config, 0)
-    world = SelfPlay(game, PoolOpponents(config, game.spec, pool, board.reader(), 1, 12, [1]))
+    world = SelfPlay(game, PoolOpponents(config, game.spec, pool, board.reader().pull, 1, 12, [1]))
     rng, ended, won = np.random.default_rng(0), 0, 0
     (seen,) = world.reset(0)
     for _ in range(100):

@@ -23,7 +23,8 @@ from trainer.memory.boards import STOP, AgentBoard, ControlBoard
 from trainer.memory.weights import WeightsBoard, flatten_parameters
 from trainer.replay.streams import worker_rows
 from trainer.roles.agents import plan_agents
-from trainer.roles.collector import CollectorPlan, Rollout
+from trainer.roles.rollout import CollectorPlan, Rollout
+from trainer.roles.shared_memory import SharedMemoryLink
 
 Streams = list[dict[str, np.ndarray]]  # of each sub-environment: columns [transitions, ...] in time order
 
@@ -44,7 +45,8 @@ def rollout_of(config: Config, folder: Path) -> tuple[Rollout, dict[str, np.ndar
     torch.manual_seed(7)
     policy = make_policy(config, plan.spec)
     world = envs.make_world(config.env, plan.streams.envs_per_worker)
-    rollout = Rollout(CollectorPlan(config, (plan,), 0), ControlBoard(1), [rows], world, [policy])
+    link = SharedMemoryLink(ControlBoard(1), [plan], 0)
+    rollout = Rollout(CollectorPlan(config, (plan,), 0), link, world, [policy])
     return rollout, rows, plan.board
 
 
@@ -136,7 +138,7 @@ def test_frame_limit_pauses_and_stop_ends_the_loop(small_config: Callable[..., C
     config = small_config(collector={"num_workers": 1, "envs_per_worker": 4})
     rollout, _, board = rollout_of(config, tmp_path)
     board.frame_limit[0] = 100
-    control, wait = rollout.board, rollout._wait
+    control, wait = rollout.link.board, rollout._wait
 
     def stop_when_paused() -> None:
         wait()
@@ -160,7 +162,7 @@ def test_round_has_its_frames_or_its_episodes(
     for done in (1, 2):
         before = int(board.episodes_done[0])
         rollout.collect_round()
-        assert rollout.board.rounds_done[0] == done
+        assert rollout.link.board.rounds_done[0] == done
         if frames:
             assert board.cursor.tolist() == [frames * done] * 4  # 40 frames of 4 sub-environments
         else:
@@ -173,7 +175,7 @@ def test_newest_weights_are_acted_by(small_config: Callable[..., Config], tmp_pa
     config = small_config(env={"kwargs": {"num_actions": 3}}, collector=greedy)
     rollout, rows, board = rollout_of(config, tmp_path)
     scheme = WeightsBoard(rollout.policies.weights[0].numel())
-    rollout.seats[0].reader = scheme.reader()
+    rollout.agents[0].link._reader = scheme.reader()
     board.frame_limit[0] = 10**9
     network = make_policy(config, rollout.world.specs[0]).module[0].module
     weights = flatten_parameters(network)
@@ -181,8 +183,8 @@ def test_newest_weights_are_acted_by(small_config: Callable[..., Config], tmp_pa
         weights.zero_()
         network.head.layers[-1].bias.data[action] = 1.0  # the only value that differs, whatever is observed
         scheme.send(TensorDict.from_module(network))
-        rollout.pull()
-        start = rollout.seats[0].time
+        rollout.read_weights()
+        start = rollout.agents[0].link.time
         for _ in range(5):
             rollout.step([0])
         assert board.version[0] == version

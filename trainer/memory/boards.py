@@ -131,7 +131,7 @@ class AgentBoard:
         self.learner_heartbeat[0] = time.monotonic() + START_S
 
     def read_episodes(self, seen: np.ndarray) -> np.ndarray:
-        """Episodes finished since ``seen`` (int64 [W], updated in place), float64 [n, 3] as in ``episodes``."""
+        """Episodes finished since `seen` (int64 [W], updated in place), float64 [n, 3] as in `episodes`."""
         new = []
         for worker, end in enumerate(self.episodes_done.copy()):
             begin = max(int(seen[worker]), int(end) - EPISODES_KEPT)

@@ -9,7 +9,7 @@ A class says what it shares as `config` says its keys:
         def __init__(self, num_workers: int) -> None:
             allocate(self, W=num_workers)
 
-Its memory, the views on it, its way across a process border and its documentation (``help(Counters)``) come from that.
+Its memory, the views on it, its way across a process border and its documentation (`help(Counters)`) come from that.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Pulse:
         limit_s: of silence after which it is taken for hung; it may take `START_S` besides to its first sign of life.
 
     Attributes:
-        memory: float64 [2], ``time.monotonic()`` of the last sign of life, and 1 once the process is to end.
+        memory: float64 [2], `time.monotonic()` of the last sign of life, and 1 once the process is to end.
         silence: as `Silence` counts it.
     """
 

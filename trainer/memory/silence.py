@@ -9,7 +9,7 @@ import time
 class Silence:
     """A process's silence, as far as it was watched.
 
-    A run that is stopped and goes on (Ctrl-Z, ``scontrol suspend``, a freezer) finds old signs of life from everyone;
+    A run that is stopped and goes on (Ctrl-Z, `scontrol suspend`, a freezer) finds old signs of life from everyone;
     what passed while the watcher slept counts for a quarter of the limit at most, however long it was.
 
     Args:
@@ -22,7 +22,7 @@ class Silence:
         self._heard, self._looked, self.silent_s = math.nan, time.monotonic(), 0.0
 
     def too_long(self, heartbeat: float) -> bool:
-        """Look at a process whose last sign of life is of ``heartbeat``, in seconds of `time.monotonic`.
+        """Look at a process whose last sign of life is of `heartbeat`, in seconds of `time.monotonic`.
 
         One that lies ahead gives it so much time besides, unless it is to end.
         """

@@ -15,7 +15,7 @@ from trainer.memory.fields import allocate, block_of, float32_tensor, int64, sha
 
 
 def ordered_leaves(weights: TensorDictBase) -> list[Tensor]:
-    """The float tensors of ``weights`` in an order that depends on their names only.
+    """The float tensors of `weights` in an order that depends on their names only.
 
     Constants such as indices stay home.
     """
@@ -32,7 +32,7 @@ def ordered_tensors(module: torch.nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def flatten_parameters(module: torch.nn.Module) -> Tensor:
-    """Make all float parameters and buffers of ``module`` views of one flat float32 tensor [numel].
+    """Make all float parameters and buffers of `module` views of one flat float32 tensor [numel].
 
     They lie in the board's order, so that a new version reaches the module by one copy.
     """
@@ -120,7 +120,7 @@ class WeightsBoard(WeightSyncScheme):
         """Shared memory goes with its last process."""
 
     def send(self, weights: TensorDictBase | None = None, worker_ids=None) -> None:
-        """Publish ``weights`` (nested TensorDict of float tensors on any device) as the next version."""
+        """Publish `weights` (nested TensorDict of float tensors on any device) as the next version."""
         sequence, slots = self.memory.sequence, self.memory.slots
         version = int(sequence[2]) + 1
         slot = version % 2
@@ -149,7 +149,7 @@ class WeightsReader:
         return WeightsReader, (self._memory,)
 
     def pull(self, flat: Tensor) -> int:
-        """Copy the newest complete version into ``flat`` (float32 [numel]) if it is new; return the version held."""
+        """Copy the newest complete version into `flat` (float32 [numel]) if it is new; return the version held."""
         sequence = self._sequence
         while True:
             version = int(sequence[2])

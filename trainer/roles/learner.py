@@ -1,7 +1,7 @@
 """The learner of an agent: says when an update is due, draws its batches, publishes its weights.
 
-Runs in: the main process (one agent, or ``agents.learner=sequential`` and ``stacked``), or a process for each agent
-(``process``), on ``learner.device``.
+Runs in: the main process (one agent, or `agents.learner=sequential` and `stacked`), or a process for each agent
+(`process`), on `learner.device`.
 Receives: rows from its own replay as its collectors publish them; in a process of its own, orders through a pipe.
 Sends: weights through its own weights board; its frame limit and its count of updates onto its own board.
 Waits for: nothing; where no update is due it says so, and its process sleeps.
@@ -111,7 +111,7 @@ class Learner:
         board.episode_limit[0] = NO_LIMIT if self.frozen else self.limiter.episode_limit(frames)
 
     def holds_collection_up(self, frames: int) -> bool:
-        """Whether collectors wait for this agent after ``frames`` frames, or have ended."""
+        """Whether collectors wait for this agent after `frames` frames, or have ended."""
         board = self.board
         return frames >= board.frame_limit[0] or board.total_episodes() >= board.episode_limit[0]
 
@@ -132,7 +132,7 @@ class Learner:
         return count > 0
 
     def learn(self, counts: Sequence[int], then: Sequence[int] = (0,)) -> None:
-        """``counts[0]`` updates on batches that are gathered at once; ``then[0]`` more are known to come next."""
+        """`counts[0]` updates on batches that are gathered at once; `then[0]` more are known to come next."""
         for batch in self.feed.batches(counts[0], then[0]):
             self.updated(batch, self.updater.update(batch))
 
@@ -150,7 +150,7 @@ class Learner:
         self.board.version_updates[self.plan.weights.version % VERSIONS_KEPT] = self.limiter.updates
 
     def anneal(self, frames: int) -> None:
-        """Learning rate and exponent of importance weights, as they are to be after ``frames`` frames."""
+        """Learning rate and exponent of importance weights, as they are to be after `frames` frames."""
         fraction = frames / self.config.budget_frames
         rates, replay = self.config.learner, self.config.replay
         self.updater.set_learning_rate(linear(rates.learning_rate, rates.learning_rate_end, fraction))
@@ -193,7 +193,7 @@ class Learner:
             self.sampler.load_state_dict(state["sampler"])
 
     def load_replay(self, kept: dict[str, Any], sampler: dict[str, Any]) -> None:
-        """Fill the replay as it was when ``kept`` and the sampler's state were saved.
+        """Fill the replay as it was when `kept` and the sampler's state were saved.
 
         Raises:
             OSError, ValueError: the rows are gone.
@@ -202,7 +202,7 @@ class Learner:
         self.sampler.load_state_dict(sampler if kept["streams"] == asdict(self.plan.streams) else moved(sampler, rows))
 
     def save(self, frames: int, **more: Any) -> Path:
-        """A checkpoint after ``frames`` frames, replay included; written aside and renamed.
+        """A checkpoint after `frames` frames, replay included; written aside and renamed.
 
         Raises:
             OSError: the disk refuses.
@@ -259,7 +259,7 @@ class LearnerStack:
         return True
 
     def learn(self, counts: Sequence[int], then: Sequence[int] | None = None) -> None:
-        """``counts[a]`` updates of agent a, on batches that each gathers by itself; ``then[a]`` more come next."""
+        """`counts[a]` updates of agent a, on batches that each gathers by itself; `then[a]` more come next."""
         then = then or [0] * len(counts)
         fed = [
             learner.feed.batches(count, more) for learner, count, more in zip(self.learners, counts, then, strict=True)
@@ -296,7 +296,7 @@ def open_replay(plan: AgentPlan, algorithm: Algorithm, device: torch.device) -> 
 
 
 def moved(sampler: dict[str, Any], rows: np.ndarray) -> dict[str, Any]:
-    """A sampler's state for a replay whose row i was row ``rows[i]`` (-1: none) when it was saved, int64 [rows]."""
+    """A sampler's state for a replay whose row i was row `rows[i]` (-1: none) when it was saved, int64 [rows]."""
     if "priorities" not in sampler:
         return sampler
     priorities = sampler["priorities"].numpy()
@@ -331,8 +331,8 @@ def go_on(agent: Learner) -> None:
 def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -> None:
     """Body of an agent's own process.
 
-    The pipe carries ``("save", frames)`` to it, and from it ``("row", metrics)``, ``("saved", path)``, ``("unsaved",
-    why)`` or ``("error", text)``. `go_on` says from where it goes on.
+    The pipe carries `("save", frames)` to it, and from it `("row", metrics)`, `("saved", path)`, ``("unsaved",
+    why)` or `("error", text)``. `go_on` says from where it goes on.
     """
     child.begin(plan.config, "learner", plan.number, num_threads=plan.config.learner.num_threads)
     trace = open_trace(plan.config, "learner", plan.name)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from trainer.acting.multi_agent import stacked_policy
 from trainer.acting.policies import Policy
@@ -15,7 +17,6 @@ from trainer.config.sections import Config
 from trainer.envs import EnvSpec
 from trainer.envs.games.players import Player, random_player
 from trainer.envs.selfplay import Opponents, scripted
-from trainer.memory.weights import WeightsReader
 from trainer.selfplay.pool import DRAW, KINDS, LATEST, LOSS, RANDOM, SCRIPTED, SNAPSHOTS, WIN, OpponentPool
 
 BLOCK = 16  # rows of each network in one pass: mostly few games wait for an opponent at a time
@@ -30,17 +31,17 @@ class PoolOpponents:
         config: the run.
         spec: of the game.
         pool: of snapshots.
-        reader: of the learner's weights.
+        read_weights: copies the learner's newest weights into float32 [numel].
         worker: whose results it counts.
         num_games: N.
         seed: of the draws.
     """
 
     def __init__(
-        self, config: Config, spec: EnvSpec, pool: OpponentPool, reader: WeightsReader, worker: int, num_games: int,
-        seed: list[int],
+        self, config: Config, spec: EnvSpec, pool: OpponentPool, read_weights: Callable[[Tensor], object],
+        worker: int, num_games: int, seed: list[int],
     ) -> None:  # fmt: skip
-        self._pool, self._reader, self._worker = pool, reader, worker
+        self._pool, self._read_weights, self._worker = pool, read_weights, worker
         self._epsilon, self._both_seats = config.opponents.epsilon, config.opponents.both_seats
         self._seed, self._rng = seed, np.random.default_rng(seed)
         self._players: list[Player | None] = [random_player, None]
@@ -74,7 +75,7 @@ class PoolOpponents:
         if self.kind.shape != shape:
             self.kind, self.member = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
             self.own = np.zeros(shape, bool)
-        self._reader.pull(self._members[0])
+        self._read_weights(self._members[0])
         self.kind[rows] = self._rng.choice(len(KINDS), (len(rows), shape[1]), p=shares(self._pool.mixture))
         self.own[rows] = self._both_seats and self.kind[rows] == LATEST
         self.member[rows] = 0

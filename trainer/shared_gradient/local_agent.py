@@ -27,10 +27,10 @@ from trainer.envs import life
 from trainer.host import seeds
 from trainer.host.errors import error_text
 from trainer.memory.boards import AgentBoard, ControlBoard
-from trainer.replay.streams import worker_rows
 from trainer.roles import child
-from trainer.roles.collector import CollectorPlan, Rollout, closed
 from trainer.roles.learner import IDLE_S, ROW_EVERY_S, Learner, saved
+from trainer.roles.rollout import CollectorPlan, Rollout, close_world
+from trainer.roles.shared_memory import SharedMemoryLink
 from trainer.run_folder import checkpoint
 from trainer.shared_gradient.shared import SharedAgent
 from trainer.shared_gradient.shared_device import DeviceAgent
@@ -88,7 +88,7 @@ def run(
         raise SystemExit(1) from error
     finally:
         save_or_say(trace)
-        if world and (problem := closed(world[0])):
+        if world and (problem := close_world(world[0])):
             print(problem, file=sys.stderr)
 
 
@@ -107,13 +107,14 @@ def _build(
     shared.join(own.number, agent.updater)
     for target, trained in zip(agent.updater.targets, agent.updater.trained, strict=True):
         target.copy_(trained)
-    control.pid[0] = os.getpid()
+    link = SharedMemoryLink(control, plan.agents, plan.worker)
+    link.begin()
     generators: dict[str, Any] = {}  # not those that the learner draws from
     with seeds.apart(generators):
         seeds.seed_globals(own.config.seed, "collector", own.number, plan.start)
         made.append(envs.make_world(own.config.env, own.streams.envs_per_worker))
         policy = make_policy(own.config, own.spec)
-        rollout = Rollout(plan, control, [worker_rows(own.storage, own.streams, 0)], made[0], [policy])
+        rollout = Rollout(plan, link, made[0], [policy])
     rollout.generators = generators
     found = checkpoint.newest(own.folder) if resumed else None
     if found is not None:

@@ -1,15 +1,15 @@
 """The shared agent on a device: local agents put their gradients into mailboxes, one process applies them all.
 
-Runs in: the main process, on ``learner.device``; what local agents hold of it is its shared memory.
+Runs in: the main process, on `learner.device`; what local agents hold of it is its shared memory.
 Receives: gradients with their learning rate, a mailbox for each local agent, in shared memory.
 Sends: new weights through two slots in shared memory; for each mailbox, how many of its gradients are applied.
 Waits for: nobody; where every mailbox is empty it says so, and the main process sleeps.
 Stops when: the main process closes it; whoever waits for it then goes on without.
 
-Modes (``schedule.application``), for a local agent that has sent its gradient:
+Modes (`schedule.application`), for a local agent that has sent its gradient:
 
-- ``locked``: it waits until that one is applied and takes the newest weights, which hold it.
-- ``hogwild``: it goes on with the weights that it has, or newer ones where there are, and waits only where the gradient
+- `locked`: it waits until that one is applied and takes the newest weights, which hold it.
+- `hogwild`: it goes on with the weights that it has, or newer ones where there are, and waits only where the gradient
   before is still in its mailbox. One process applies all of them, so that no step is lost in either mode.
 
 Where the device is a GPU, the shared memory is page-locked for copies that do not block; with the CPU as the device the
@@ -69,7 +69,7 @@ class DeviceAgent:
         updater: of the shapes, and with the first weights.
         num_agents: P.
         device: where weights and moments live.
-        mode: ``locked`` or ``hogwild``.
+        mode: `locked` or `hogwild`.
 
     Attributes:
         mail: shared with the local agents.
@@ -128,7 +128,7 @@ class DeviceAgent:
         self.pull(number, updater.trained)
 
     def apply(self, number: int, updater: Updater, gradients: Sequence[Tensor]) -> None:
-        """Send a gradient; the local network takes the newest weights, with ``locked`` those that hold it.
+        """Send a gradient; the local network takes the newest weights, with `locked` those that hold it.
 
         A gradient that is not finite is not applied: the updater's own flag is set then.
         """

@@ -29,7 +29,9 @@ from trainer.memory.boards import START_S, ControlBoard
 from trainer.memory.silence import Silence
 from trainer.replay.streams import close_episodes
 from trainer.roles.agents import AgentPlan, model_id, without_scheme
-from trainer.roles.collector import CollectorPlan, StreamCollector, first_seed, make_environment
+from trainer.roles.collector import StreamCollector, make_environment
+from trainer.roles.rollout import CollectorPlan
+from trainer.roles.shared_memory import SharedMemoryLink
 from trainer.telemetry.loggers import Loggers
 from trainer.telemetry.metrics import EverySeconds
 from trainer.training.learners import SHUTDOWN_S
@@ -218,7 +220,7 @@ class CollectorWorkers:
     def _what(self, worker: int) -> str:
         plan = self.plans[worker]
         envs = plan.agents[0].streams.envs_per_worker
-        return f"{envs} x {self.config.env.id}, seeds from {first_seed(plan)}"
+        return f"{envs} x {self.config.env.id}, seeds from {plan.first_seed}"
 
     def _death(self, worker: int, exitcode: int) -> tuple[str, str]:
         """Why it died, in words, and its own traceback."""
@@ -286,10 +288,12 @@ def collector_arguments(plans: list[CollectorPlan], board: ControlBoard) -> dict
     policy_factory = partial(make_policy, first.config, first.spec)
     policy = policy_factory()  # not the learner's: TorchRL moves what it gets into shared memory
     buffer = TensorDictReplayBuffer(storage=first.storage, batch_size=first.config.learner.batch_size, shared=True)
-    own = [dataclasses.replace(plan, agents=tuple(without_scheme(agent) for agent in agents)) for plan in plans]
+    theirs = [dataclasses.replace(plan, agents=tuple(without_scheme(agent) for agent in agents)) for plan in plans]
     return {
         "create_env_fn": [make_environment] * len(plans),
-        "create_env_kwargs": [{"plan": plan, "board": board} for plan in own],
+        "create_env_kwargs": [
+            {"plan": plan, "link": SharedMemoryLink(board, plan.agents, plan.worker)} for plan in theirs
+        ],
         "policy": policy,
         "policy_factory": policy_factory,
         "frames_per_batch": first.config.collector.envs_per_worker,

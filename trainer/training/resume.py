@@ -18,7 +18,7 @@ from trainer.reading import ReadError
 from trainer.replay.on_disk import ReplayCopy
 from trainer.replay.streams import close_episodes, worker_rows
 from trainer.roles.agents import AgentPlan, without_scheme
-from trainer.roles.collector import episode_actions
+from trainer.roles.shared_memory import episode_actions
 from trainer.roles.task import Tell
 from trainer.run_folder import checkpoint
 from trainer.training.parts import Resumed

@@ -36,6 +36,7 @@ from trainer.roles import learner as learning
 from trainer.roles import task as tasks
 from trainer.roles.agents import AgentPlan, published, without_scheme
 from trainer.roles.learner import IDLE_S, Learner, LearnerStack
+from trainer.roles.shared_memory import SharedMemoryLink
 from trainer.run_folder import manifest
 from trainer.selfplay.pool import OpponentPool
 from trainer.shared_gradient import local_agent as local_agents
@@ -280,7 +281,8 @@ class System:
             self.publish()  # the opponents need weights before the first step
         if config.schedule.kind.one_process:
             self.evaluator = LocalEvaluator(config, self.players(), self.run_dir, self.flat, self.total_frames)
-            self.rollouts = [collecting.virtual_worker(plan, self.board) for plan in plans]
+            links = [SharedMemoryLink(self.board, plan.agents, plan.worker) for plan in plans]
+            self.rollouts = list(map(collecting.virtual_worker, plans, links))
         else:
             use_fork_server()
             self.server = ForkServer(config.faults, self.loggers)

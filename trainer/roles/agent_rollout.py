@@ -1,4 +1,4 @@
-"""One agent's place in a worker: what it sees, how it explores, its rows and counters."""
+"""One agent's part of a rollout: what it sees, how it explores, and how its episodes go."""
 
 from __future__ import annotations
 
@@ -8,41 +8,48 @@ import numpy as np
 import torch
 
 from trainer.acting.exploration import EXPLORATIONS, EpsilonGreedy
+from trainer.acting.multi_agent import Seen
 from trainer.acting.stacks import FrameStacks
 from trainer.envs.world import Observation, Step
 from trainer.host import seeds
-from trainer.memory.weights import WeightsReader
 from trainer.roles.agents import AgentPlan
+from trainer.roles.link import AgentLink
 
 
-class Seat:
-    """One agent in a worker's world: what it sees, how it explores, and its own rows and counters.
+class AgentRollout:
+    """One agent in a worker's world of N sub-environments.
 
     Args:
         plan: the agent.
-        worker: whose rows it writes.
-        rows: the worker's columns [ring, N, ...] of the agent's replay, from `trainer.replay.streams.worker_rows`.
-        start: as in `CollectorPlan`; a worker that is started anew draws other numbers.
+        link: to its learner.
+        worker: number of the worker.
+        start: as in `CollectorPlan`; a worker that takes another's place draws other numbers.
+
+    Attributes:
+        observation: what the agent acts on next, arrays [N, ...].
+        present: bool [N], whether the row to be written starts a transition.
+        age: int32 [N], steps since the episode's first observation.
+        given: [N, *shape], actions that the world gives in place of the agent's; None in most worlds.
+        episodes: that it has finished.
     """
 
-    def __init__(self, plan: AgentPlan, worker: int, rows: dict[str, np.ndarray], start: int = 0) -> None:
-        self.config, self.board, self.worker, self.rows = plan.config.collector, plan.board, worker, rows
-        n, own = plan.streams.envs_per_worker, plan.streams.streams_of(worker)
-        self.num_envs, self.ring = n, plan.streams.ring
-        self.cursor = self.board.cursor[own]
-        self.time = int(self.cursor[0])
-        self.reader: WeightsReader = plan.weights.reader()
+    def __init__(self, plan: AgentPlan, link: AgentLink, worker: int, start: int = 0) -> None:
+        self.link, config = link, plan.config.collector
+        assert config.num_workers is not None  # a run's configuration is resolved
+        n = self.num_envs = config.envs_per_worker
         self.explorer = EpsilonGreedy(n, plan.spec.action, seeds.of_exploration(plan.seed, worker, start))
-        self.epsilon = EXPLORATIONS[self.config.exploration](self.config, plan.streams.num_streams, own)
+        streams = slice(worker * n, (worker + 1) * n)
+        self.epsilon = EXPLORATIONS[config.exploration](config, config.num_workers * n, streams)
         self.noisy = plan.config.algorithm.noisy  # noise explores in place of epsilon
         self.stacks, self.action = FrameStacks(plan.spec, n), plan.spec.action
         self.observation: Observation = {}
-        self.present = np.ones(n, bool)  # whether the row to be written starts a transition
+        self.present = np.ones(n, bool)
         self.num_absent = 0
-        self.age = np.zeros(n, np.int32)  # steps since the episode's first observation
+        self.age = np.zeros(n, np.int32)
         self.returns = np.zeros(n)
-        self.given: np.ndarray | None = None  # [N, *shape], actions that a world gives
+        self.given: np.ndarray | None = None
         self.counted = np.ones(n, bool)  # of an episode that ends, whether the agent played it
+        self.episodes = 0
 
     def begin(self, observation: Observation, present: np.ndarray) -> None:
         """Take the first observation of all episodes."""
@@ -59,56 +66,44 @@ class Seat:
             "present": torch.from_numpy(self.present.copy()),
             "age": torch.from_numpy(self.age.copy()),
             "returns": torch.from_numpy(self.returns.copy()),
-            "time": self.time,
+            "time": self.link.time,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there; the observation is the world's affair."""
+        """Go on from there; the world gives the observation."""
         self.explorer.load_state_dict(state["explorer"])
         self.stacks.load_state_dict(state["stacks"])
         for name in ("present", "age", "returns"):
             getattr(self, name)[:] = state[name].numpy()
         self.num_absent = self.num_envs - int(np.count_nonzero(self.present))
 
-    def write_seen(self) -> None:
-        """The first half of a row: what the agent acts on."""
-        rows, i = self.rows, self.time % self.ring
-        for name, array in self.observation.items():
-            rows[name][i] = array
-        np.logical_not(self.present, out=rows["final"][i])
-        if "age" in rows:
-            rows["age"][i] = self.age
+    def seen(self) -> Seen:
+        """What its network sees: leaves and mask."""
+        observation = self.observation
+        return self.stacks.seen(observation), observation.get("action_mask")
 
     def explore(self, action: np.ndarray, values: np.ndarray, frames: int) -> np.ndarray:
-        """Exploring actions int64 [N] out of the greedy ones, after `frames` frames; written into the row.
+        """Exploring actions [N, *shape] out of the greedy ones, after `frames` frames; written into the row.
 
         Where the world gives an action (`trainer.envs.world`), it is that one.
         """
-        rows, i = self.rows, self.time % self.ring
+        epsilon = 0.0
         if not self.noisy:
-            rates, self.board.epsilon[self.worker] = self.epsilon(frames)
+            rates, epsilon = self.epsilon(frames)
             action = self.explorer(action, rates, self.observation.get("action_mask"))
         if self.given is not None:
             given = self.action.given(self.given)
             action = np.where(given.reshape(-1, *[1] * (action.ndim - 1)), self.given, action)
             self.counted = ~given
-        rows["action"][i] = action
-        if "value_best" in rows:
-            rows["value_taken"][i] = values[np.arange(self.num_envs), action]
-            rows["value_best"][i] = values.max(1)
+        self.link.write_action(action, values, epsilon)
         return action
 
     def conclude(self, step: Step, present: np.ndarray, raw_reward: np.ndarray) -> None:
-        """The second half of a row, then the cursor; counters and finished episodes."""
-        rows, i = self.rows, self.time % self.ring
+        """Write the row's end; count the episodes that have ended."""
         self.observation, reward, terminated, truncated = step
-        rows["reward"][i], rows["terminated"][i], rows["truncated"][i] = reward, terminated, truncated
-        self.time += 1
-        self.cursor[:] = self.time  # publish: after the row, never before
-
+        self.link.write_step(reward, terminated, truncated, self.num_envs - self.num_absent)
         self.age += 1
         self.returns += raw_reward
-        self.board.frames[self.worker] += self.num_envs - self.num_absent  # such a row is no transition
         ended = terminated | truncated
         if self.num_absent or not present.all():
             if ended.any():
@@ -122,9 +117,7 @@ class Seat:
         self.stacks.push(self.observation, fresh)
 
     def _finish_episodes(self, ended: np.ndarray) -> None:
-        board, worker, ring = self.board, self.worker, self.board.episodes[self.worker]
-        done, count = np.flatnonzero(ended & self.counted), int(board.episodes_done[worker])
-        slots = (count + np.arange(len(done))) % len(ring)
-        ring[slots, 0], ring[slots, 1], ring[slots, 2] = self.returns[done], self.age[done], board.total_frames()
-        board.episodes_done[worker] = count + len(done)
+        done = np.flatnonzero(ended & self.counted)
+        self.link.write_episodes(self.returns[done], self.age[done])
+        self.episodes += len(done)
         self.returns[ended] = 0

@@ -1,0 +1,273 @@
+"""A rollout: a worker's world, its agents' policies, and the steps that they make together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict.nn import TensorDictModule
+
+from trainer.acting.multi_agent import AgentPolicies
+from trainer.config.sections import Config
+from trainer.envs.world import Step
+from trainer.host import seeds
+from trainer.host.errors import error_text, split_error
+from trainer.memory.weights import flatten_parameters
+from trainer.roles.agent_rollout import AgentRollout
+from trainer.roles.agents import AgentPlan, shape_key
+from trainer.roles.link import WorkerLink
+from trainer.run_folder import checkpoint
+from trainer.selfplay.opponents import PoolOpponents
+from trainer.selfplay.pool import OpponentPool
+from trainer.telemetry.trace import Trace, all_of, open_trace, save_or_say
+
+WAIT_S = 2e-4  # between two looks for an order
+CLOCK = time.monotonic_ns  # of traces
+
+
+@dataclass(frozen=True)
+class CollectorPlan:
+    """All that a worker is built from; crosses the process border once, at the start.
+
+    Args:
+        config: the run.
+        agents: whose rollouts it makes, all of them in one world.
+        worker: its number, 0 .. W - 1.
+        start: how many processes had this number before, in this run and in those that it resumes.
+        snapshot: where its state is kept for an exact resume; `trainer.roles.collector` writes it when asked.
+        exact: go on from that state.
+        pool: of opponents, in self-play.
+        first_env: number of its first sub-environment among those of all local agents (`shared_gradient`).
+    """
+
+    config: Config
+    agents: tuple[AgentPlan, ...]
+    worker: int
+    start: int = 0
+    snapshot: Path | None = None
+    exact: bool = False
+    first_env: int = 0
+    pool: OpponentPool | None = None
+
+    @property
+    def number(self) -> int:
+        """Of the worker, or of the local agent whose only one it is."""
+        return self.worker + self.first_env // self.num_envs
+
+    @property
+    def num_envs(self) -> int:
+        """N, its sub-environments."""
+        return self.agents[0].config.collector.envs_per_worker
+
+    @property
+    def first_seed(self) -> int:
+        """Seed of its first sub-environment; another one for each time that it is started."""
+        return seeds.of_worker(self.config.seed, self.first_env + self.worker * self.num_envs, self.start)
+
+
+class Rollout:
+    """A worker's world and where it stands; `step` is the way of a transition to the learner.
+
+    Args:
+        plan: what to build.
+        link: to the learners.
+        world: the environments, not yet reset.
+        policies: the agents' actors; their weights are replaced by those that the link brings.
+    """
+
+    def __init__(self, plan: CollectorPlan, link: WorkerLink, world: Any, policies: Sequence[TensorDictModule]) -> None:
+        self.config, self.snapshot = plan.config, plan.snapshot
+        self.link, self.world, self.pool = link, world, plan.pool
+        self.generators: dict[str, Any] | None = None  # where others draw in this process too (`seeds.apart`)
+        links = link.connect()
+        self.agents = [
+            AgentRollout(agent, its_link, plan.worker, plan.start)
+            for agent, its_link in zip(plan.agents, links, strict=True)
+        ]
+        if plan.pool is not None:
+            first = plan.agents[0]
+            world.opponents = PoolOpponents(
+                plan.config, first.spec, plan.pool, links[0].weights_reader(), plan.worker, world.num_envs,
+                seeds.of_opponents(first.seed, plan.worker, plan.start),
+            )  # fmt: skip
+        for agent, given in zip(self.agents, getattr(world, "given", [None] * len(links)), strict=True):
+            agent.given = given
+        seeds.seed_globals(plan.config.seed, "collector", plan.number, plan.start, stage=1)
+        observations = world.reset(plan.first_seed)
+        for agent, observation, present in zip(self.agents, observations, world.present, strict=True):
+            agent.begin(observation, present)
+        self.policies = AgentPolicies(
+            [policy.module[0].module for policy in policies],
+            [flatten_parameters(policy) for policy in policies],
+            [shape_key(agent) for agent in plan.agents],
+            [agent.seen() for agent in self.agents],
+            [seeds.of_noise(agent.seed, plan.worker, plan.start) for agent in plan.agents],
+        )
+        if plan.exact:
+            assert plan.snapshot is not None
+            self.load_state_dict(checkpoint.load(plan.snapshot))
+        self.trace = open_trace(plan.config, "collector", str(plan.worker))
+        if isinstance(self.trace, Trace):
+            names = all_of([agent.name for agent in plan.agents])
+            self._wait = self.trace.waiting(self._wait, "wait", names)  # type: ignore[method-assign]
+            self._chain, self._record = self.trace.chain("write", "inference", "env step", "write", agent=names)
+            self.step = self._traced_step  # type: ignore[method-assign]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the worker stands between two rounds; `world` is None where the environment cannot tell."""
+        assert self.policies.noise is not None
+        with self._generators_apart():
+            generators = seeds.global_state()
+        return {
+            "generators": generators,
+            "world": self.world.state() if hasattr(self.world, "state") else None,
+            "opponents": None if self.pool is None else self.world.opponents.state_dict(),
+            "seats": [agent.state_dict() for agent in self.agents],
+            "noise": [generator.bit_generator.state for generator in self.policies.noise],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there.
+
+        Raises:
+            ValueError: the environment went another way.
+        """
+        assert self.policies.noise is not None
+        for agent, its_state in zip(self.agents, state["seats"], strict=True):
+            agent.load_state_dict(its_state)
+        actions = [agent.link.episode_actions(agent.age) for agent in self.agents]
+        for agent, observation in zip(self.agents, self.world.set_state(state["world"], actions), strict=True):
+            agent.observation = observation
+        if self.pool is not None:
+            self.world.opponents.load_state_dict(state["opponents"])
+        for generator, its_state in zip(self.policies.noise, state["noise"], strict=True):
+            generator.bit_generator.state = its_state
+        with self._generators_apart():
+            seeds.set_global_state(state["generators"])
+
+    def _generators_apart(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.generators is None else seeds.apart(self.generators)
+
+    def close(self) -> str:
+        """Close the environments, and keep the trace; what went wrong with that, in a sentence."""
+        save_or_say(self.trace)
+        return close_world(self.world)
+
+    def save_snapshot(self, number: int) -> None:
+        """Keep the state for the checkpoint of that number; where the disk refuses, that one is resumed without it."""
+        assert self.snapshot is not None
+        try:
+            checkpoint.write_aside({**self.state_dict(), "number": number}, self.snapshot)
+        except OSError:
+            self.snapshot.unlink(missing_ok=True)  # the main process meets the same disk, and says so
+
+    def step(self, frames: Sequence[int]) -> None:
+        """One step of every sub-environment: a row of each agent, which is then published.
+
+        All agents are observed before any acts; their actions come from one forward pass where networks are alike.
+
+        Args:
+            frames: of each agent, by which its exploration falls.
+        """
+        self._write_observations()
+        self._conclude(self.world.step(self._choose(frames)))
+
+    def _traced_step(self, frames: Sequence[int]) -> None:
+        """As `step`, and what of it took how long."""
+        start = CLOCK()
+        self._write_observations()
+        seen = CLOCK()
+        actions = self._choose(frames)
+        chosen = CLOCK()
+        steps = self.world.step(actions)
+        stepped = CLOCK()
+        self._conclude(steps)
+        self._record((self._chain, start, seen, chosen, stepped, CLOCK()))
+
+    def _write_observations(self) -> None:
+        for agent in self.agents:
+            agent.link.write_observation(agent.observation, agent.present, agent.age)
+
+    def _choose(self, frames: Sequence[int]) -> list[np.ndarray]:
+        chosen = self.policies.act([agent.seen() for agent in self.agents])
+        return [
+            agent.explore(action, values, so_far)
+            for agent, (action, values), so_far in zip(self.agents, chosen, frames, strict=True)
+        ]
+
+    def _conclude(self, steps: list[Step]) -> None:
+        world = self.world
+        for agent, step, present, reward in zip(self.agents, steps, world.present, world.raw_rewards, strict=True):
+            agent.conclude(step, present, reward)
+        self.link.alive()
+
+    def read_weights(self) -> None:
+        """The newest complete weights of every agent."""
+        for agent, flat in zip(self.agents, self.policies.weights, strict=True):
+            agent.link.read_weights(flat)
+
+    @torch.inference_mode()
+    def run(self) -> None:
+        """Asynchronous: step with the newest weights until told to stop, or held back by an agent's learner."""
+        link, links = self.link, [agent.link for agent in self.agents]
+        while not link.stopping():
+            frames = [its.frames() for its in links]
+            if not all(its.may_collect(so_far) for its, so_far in zip(links, frames, strict=True)):
+                self._wait()
+                continue
+            self.read_weights()
+            self.step(frames)
+
+    def run_rounds(self) -> None:
+        """Synchronous: collect a round whenever the main process asks for the next one."""
+        link = self.link
+        while not link.stopping():
+            if link.round_due():
+                self.collect_round()
+            elif number := link.snapshot_due():
+                self.save_snapshot(number)
+                link.snapshot_done(number)
+            else:
+                self._wait()
+
+    def collect_round(self) -> None:
+        """One round with the newest weights: a fixed number of vector steps, or of finished episodes."""
+        with self._generators_apart(), torch.inference_mode():
+            self._collect_round()
+
+    def _collect_round(self) -> None:
+        link, schedule, collector = self.link, self.config.schedule, self.config.collector
+        frames = [agent.link.round_frames() for agent in self.agents]
+        self.read_weights()
+        if schedule.episodes_per_round is not None:
+            first = self.agents[0]
+            target = first.episodes + schedule.episodes_per_round
+            while first.episodes < target and not link.stopping():
+                self.step(frames)
+        else:
+            assert schedule.frames_per_round is not None and collector.num_workers is not None  # it is resolved
+            for _ in range(schedule.frames_per_round // (collector.num_workers * collector.envs_per_worker)):
+                if link.stopping():
+                    return
+                self.step(frames)
+        link.round_done()
+
+    def _wait(self) -> None:
+        start = time.monotonic()
+        time.sleep(WAIT_S)
+        self.link.waited(time.monotonic() - start)
+
+
+def close_world(world: Any) -> str:
+    """Close environments, and with them the programs that they run; what went wrong, in a sentence, or nothing."""
+    try:
+        world.close()
+    except Exception as error:
+        return f"an environment could not be closed: {split_error(error_text(error))[1]}"
+    return ""
