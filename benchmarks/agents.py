@@ -92,8 +92,9 @@ def stacked(repeats: int) -> list[Row]:
     """Updates a second of eight agents, stacked / one after another, on batches in memory."""
     import torch
 
-    from trainer.algorithms import ALGORITHMS
-    from trainer.config.sections import AlgorithmConfig, LearnerConfig
+    from trainer.algorithms import build
+    from trainer.config.algorithms import DQNConfig
+    from trainer.config.sections import LearnerConfig
     from trainer.envs import DiscreteAction, EnvSpec, Leaf
     from trainer.learning.stacking import Stack
     from trainer.learning.update import Updater
@@ -102,12 +103,9 @@ def stacked(repeats: int) -> list[Row]:
     rows = []
     for hidden, size, bar in (([120, 84], 64, 2.2), ([64, 64], 32, 3.0)):
         spec = EnvSpec("windows", (Leaf("observation", (150,), "bool", "binary"),), DiscreteAction(4))
-        algorithm, config = AlgorithmConfig(hidden_sizes=hidden), LearnerConfig(batch_size=size)
+        algorithm, config = DQNConfig(hidden_sizes=hidden), LearnerConfig(batch_size=size)
         both: list[list[Updater]] = [
-            [
-                Updater(ALGORITHMS["dqn"](algorithm, config, spec), config, algorithm, torch.device("cpu"))
-                for _ in range(8)
-            ]
+            [Updater(build(algorithm, config, spec), config, algorithm, torch.device("cpu")) for _ in range(8)]
             for _ in range(2)
         ]
         one_by_one, stack = both[0], Stack(both[1])

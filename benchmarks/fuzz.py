@@ -138,7 +138,16 @@ def draw(rng: random.Random, types: dict[str, str]) -> dict[str, str]:
             inner = "a.learner.batch_size" if key == "agents.overrides" else "a"
             key = f"{key}.{inner}"
         values[key] = value
-    return values
+    return _of_an_owner(rng, values)
+
+
+def _of_an_owner(rng: random.Random, values: dict[str, str]) -> dict[str, str]:
+    """The values, and an algorithm that has all of its keys: else it is for that alone that they are refused."""
+    from trainer.config.algorithms import ALGORITHMS, keys_of
+
+    keys = {key.removeprefix("algorithm.") for key in values if key.startswith("algorithm.")}
+    owners = [name for name, entry in ALGORITHMS.items() if keys <= set(keys_of(entry.section))]
+    return {"algorithm": rng.choice(owners), **values} if keys and owners and "name" not in keys else values
 
 
 def as_number(text: str) -> float | None:

@@ -118,12 +118,12 @@ def learner_updates(config: Config, system: System, settings: dict[str, Any]) ->
     """A function that makes so many updates per call, by the trainer's learner with `settings`."""
     from dataclasses import replace
 
-    from trainer.algorithms import ALGORITHMS
+    from trainer.algorithms import build
     from trainer.learning.feed import Feed
     from trainer.learning.update import Updater
 
     section = replace(config.learner, **settings)
-    algorithm = ALGORITHMS[config.algorithm.name](config.algorithm, section, system.plans[0].spec)
+    algorithm = build(config.algorithm, section, system.plans[0].spec)
     learner = Updater(algorithm, section, config.algorithm, system.device)
 
     feed = Feed(system.agents[0].replay, system.device)

@@ -13,13 +13,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainer.envs.games import GAMES, openspiel, turn_based
+from trainer.envs.backends import BACKENDS
+from trainer.envs.games import GAMES
 from trainer.envs.games.players import PLAYERS, Player, random_player
 from trainer.envs.modules import import_modules
 from trainer.envs.pettingzoo import is_turn_based
@@ -239,7 +241,7 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> SelfPlay:
         raise EnvError(f"{env.id}: opponents see one frame at a time; set env.frame_stack=1.")
     if env.clip_rewards:
         raise EnvError(f"{env.id}: a game is played as it is; leave out env.clip_rewards=True.")
-    return SelfPlay(GAME_MAKERS[env.backend](env, num_envs, render_mode), Opponents([random_player], np.ones(1)))
+    return SelfPlay(game_of(env, num_envs, render_mode), Opponents([random_player], np.ones(1)))
 
 
 def against_opponents(env: Any) -> bool:
@@ -248,7 +250,17 @@ def against_opponents(env: Any) -> bool:
     Raises:
         EnvError: there is no such PettingZoo environment.
     """
-    return env.backend in ("game", "openspiel") or (env.backend == "pettingzoo" and is_turn_based(env))
+    backend = BACKENDS[env.backend]
+    return backend.is_game or (bool(backend.make_game) and is_turn_based(env))
+
+
+def game_of(env: Any, num_games: int, render_mode: str | None = None) -> Any:
+    """`num_games` games of the interface of `trainer.envs.games`; `env` has the attributes of EnvConfig.
+
+    Raises:
+        EnvError: there is no such game, or its settings are impossible.
+    """
+    return resolve_name(BACKENDS[env.backend].make_game)(env, num_games, render_mode)
 
 
 def scripted(env: Any) -> Player:
@@ -257,18 +269,27 @@ def scripted(env: Any) -> Player:
     Raises:
         EnvError: the game has none.
     """
-    if env.backend == "openspiel":
-        return openspiel.scripted(env)
-    known = PLAYERS.get(env.id, {}) if env.backend == "game" else {}
-    players = [player for player in known.values() if player is not random_player]
-    if not players:
+    path = BACKENDS[env.backend].scripted
+    player: Player | None = resolve_name(path)(env) if path else None
+    if player is None:
         raise EnvError(
             f"{env.id}: there is no scripted player of this game; set opponents.scripted=0 and evaluate_against=random."
         )
-    return players[0]
+    return player
 
 
-def _make_own(env: Any, num_games: int, render_mode: str | None = None) -> Any:
+def scripted_listed(env: Any) -> Player | None:
+    """The scripted player of one of `GAMES`; None where it has none."""
+    players = [player for player in PLAYERS.get(env.id, {}).values() if player is not random_player]
+    return players[0] if players else None
+
+
+def make_listed(env: Any, num_games: int, render_mode: str | None = None) -> Any:
+    """`num_games` games of one of `GAMES`.
+
+    Raises:
+        EnvError: there is no such game, or its settings are impossible.
+    """
     import_modules(env)  # which may put games of their own into GAMES
     if env.id not in GAMES:
         near = difflib.get_close_matches(env.id, GAMES, n=1)
@@ -278,9 +299,3 @@ def _make_own(env: Any, num_games: int, render_mode: str | None = None) -> Any:
         return GAMES[env.id](num_games, **env.kwargs)
     except TypeError as error:
         raise EnvError(f"{env.id}: env.kwargs={env.kwargs} cannot be: {error}") from error
-
-
-# How a backend makes games of the interface of `trainer.envs.games`: `maker(env, num_games, render_mode) -> game`.
-GAME_MAKERS: dict[str, Callable[..., Any]] = {
-    "game": _make_own, "openspiel": openspiel.make_game, "pettingzoo": turn_based.make_game,
-}  # fmt: skip

@@ -11,7 +11,8 @@ import torch
 from trainer.acting.exploration import EpsilonGreedy, apex_ladder, linear_epsilon
 from trainer.acting.policies import greedy_policy
 from trainer.acting.stacks import FrameStacks
-from trainer.config.sections import AlgorithmConfig, CollectorConfig
+from trainer.config.algorithms import DQNConfig
+from trainer.config.sections import CollectorConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.networks.q_network import QNetwork
 
@@ -70,7 +71,7 @@ def test_a_recorded_policy_acts_as_the_network_and_follows_new_weights():
     rng = np.random.default_rng(1)
     seen = [rng.integers(0, 256, (64, 3, 4, 4), dtype=np.uint8), rng.random((64, 2), np.float32)]
     leaves = (Leaf("a", (4, 4), "uint8", "image", "hw", stack=3), Leaf("b", (2,), "float32", "vector"))
-    network = QNetwork(EnvSpec("test", leaves, DiscreteAction(4)), AlgorithmConfig(hidden_sizes=[16, 16]))
+    network = QNetwork(EnvSpec("test", leaves, DiscreteAction(4)), DQNConfig(hidden_sizes=[16, 16]))
     policy, taken = greedy_policy(network, seen, None), []
     with torch.inference_mode():
         for _ in range(3):

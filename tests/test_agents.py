@@ -21,10 +21,11 @@ import torch.multiprocessing as mp
 from trainer import envs
 from trainer.acting.multi_agent import AgentPolicies
 from trainer.acting.policies import greedy_policy
-from trainer.algorithms import ALGORITHMS
+from trainer.algorithms import build
+from trainer.config.algorithms import AnyAlgorithmConfig, DQNConfig, section_of
 from trainer.config.overrides import agent_config
 from trainer.config.schedules import SCHEDULES
-from trainer.config.sections import AlgorithmConfig, Config, ConfigError, LearnerConfig
+from trainer.config.sections import Config, ConfigError, LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.envs.counting import AGENT_STREAMS, expected_reward
 from trainer.host.seeds import SEEDS_PER_RUN
@@ -58,11 +59,11 @@ def batch_of(generator: torch.Generator, size: int = 32) -> dict[Any, torch.Tens
     }
 
 
-def learners(count: int, algorithm: AlgorithmConfig, config: LearnerConfig) -> list[Updater]:
+def learners(count: int, algorithm: DQNConfig, config: LearnerConfig) -> list[Updater]:
     made = []
     for seed in range(count):
         torch.manual_seed(seed)
-        made.append(Updater(ALGORITHMS[algorithm.name](algorithm, config, VECTOR), config, algorithm, CPU))
+        made.append(Updater(build(algorithm, config, VECTOR), config, algorithm, CPU))
     return made
 
 
@@ -71,7 +72,7 @@ def batches(count: int, agents: int) -> list[list[dict[Any, torch.Tensor]]]:
     return [[batch_of(generator) for generator in generators] for _ in range(count)]
 
 
-def learn_alone(agent: int, updates: int, algorithm: AlgorithmConfig, config: LearnerConfig, answer: Any) -> None:
+def learn_alone(agent: int, updates: int, algorithm: DQNConfig, config: LearnerConfig, answer: Any) -> None:
     """Body of one agent's own process."""
     torch.set_num_threads(1)
     learner = learners(agent + 1, algorithm, config)[agent]
@@ -86,9 +87,10 @@ def learn_alone(agent: int, updates: int, algorithm: AlgorithmConfig, config: Le
 @pytest.mark.parametrize("name", ["dqn", "qrdqn", "c51"])
 def test_stacked_sequential_and_own_processes_learn_the_same_from_the_same_batches(name: str) -> None:
     """200 updates of three agents: clipped gradients, Adam and the target, each agent on its own batches."""
-    algorithm = AlgorithmConfig(
-        name=name, hidden_sizes=[24, 16], dueling=True, target_update_every_updates=30, num_quantiles=8, num_atoms=11
+    every = AnyAlgorithmConfig(
+        hidden_sizes=[24, 16], dueling=True, target_update_every_updates=30, num_quantiles=8, num_atoms=11
     )
+    algorithm = section_of(every, name)
     config = LearnerConfig(learning_rate=1e-3, max_grad_norm=0.5, batch_size=32)
     sequential, together = learners(3, algorithm, config), learners(3, algorithm, config)
     start = [[value.clone() for value in learner.trained] for learner in sequential]
@@ -116,7 +118,7 @@ def test_stacked_sequential_and_own_processes_learn_the_same_from_the_same_batch
 
 
 def test_one_agents_nan_stops_its_own_learning_in_a_stack_and_nobody_elses() -> None:
-    algorithm, config = AlgorithmConfig(hidden_sizes=[16]), LearnerConfig(batch_size=32)
+    algorithm, config = DQNConfig(hidden_sizes=[16]), LearnerConfig(batch_size=32)
     clean, poisoned = (Stack(learners(3, algorithm, config)) for _ in range(2))
     for number, several in enumerate(batches(20, 3)):
         clean.update(several)
@@ -137,8 +139,9 @@ def test_one_agents_nan_stops_its_own_learning_in_a_stack_and_nobody_elses() -> 
 @pytest.mark.parametrize("name", ["dqn", "iqn", "c51"])
 def test_several_agents_act_as_their_networks_do_one_by_one(name: str, noisy: bool) -> None:
     rng, count, n = np.random.default_rng(0), 4, 7
-    algorithm = AlgorithmConfig(name=name, hidden_sizes=[16, 16], dueling=True, noisy=noisy, v_min=0, v_max=5)
-    actors = [ALGORITHMS[name](algorithm, LearnerConfig(), VECTOR).policy for _ in range(count)]
+    every = AnyAlgorithmConfig(hidden_sizes=[16, 16], dueling=True, noisy=noisy, v_min=0, v_max=5)
+    algorithm = section_of(every, name)
+    actors = [build(algorithm, LearnerConfig(), VECTOR).policy for _ in range(count)]
     networks = [actor.module[0].module for actor in actors]
     flats = [flatten_parameters(actor) for actor in actors]
     seen = [([rng.random((n, 6), np.float32)], rng.random((n, 3)) < 0.8) for _ in range(count)]

@@ -16,8 +16,9 @@ import torch.multiprocessing as mp
 from tensordict import TensorDict
 from torch import Tensor
 
-from trainer.algorithms import ALGORITHMS
-from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.algorithms import build
+from trainer.config.algorithms import DQNConfig
+from trainer.config.sections import LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.update import Updater
 from trainer.memory.boards import EPISODES_KEPT, ERROR_BYTES, RUN, STOP, AgentBoard, ControlBoard
@@ -257,9 +258,9 @@ def some_observation(spec: EnvSpec, rows: int) -> list[Tensor]:
 
 def test_the_order_of_leaves_is_the_same_in_learner_and_policy():
     """More than ten layers: "10" sorts before "2" in text, and has to on both sides."""
-    spec, config = several_encoders(), AlgorithmConfig(hidden_sizes=[8] * 12)
-    learner = Updater(ALGORITHMS["dqn"](config, LearnerConfig(), spec), LearnerConfig(), config, torch.device("cpu"))
-    policy = ALGORITHMS["dqn"](config, LearnerConfig(), spec).policy
+    spec, config = several_encoders(), DQNConfig(hidden_sizes=[8] * 12)
+    learner = Updater(build(config, LearnerConfig(), spec), LearnerConfig(), config, torch.device("cpu"))
+    policy = build(config, LearnerConfig(), spec).policy
     ours = TensorDict.from_module(policy)
     for number, (leaf, own) in enumerate(zip(ordered_leaves(learner.weights), ordered_leaves(ours), strict=True)):
         assert leaf.shape == own.shape
@@ -271,10 +272,10 @@ def test_the_order_of_leaves_is_the_same_in_learner_and_policy():
 
 
 def test_a_published_version_makes_the_policy_compute_what_the_learner_does():
-    spec, config = several_encoders(), AlgorithmConfig(hidden_sizes=[8] * 12)
-    algorithm = ALGORITHMS["dqn"](config, LearnerConfig(), spec)
+    spec, config = several_encoders(), DQNConfig(hidden_sizes=[8] * 12)
+    algorithm = build(config, LearnerConfig(), spec)
     learner = Updater(algorithm, LearnerConfig(), config, torch.device("cpu"))
-    policy = ALGORITHMS["dqn"](config, LearnerConfig(), spec).policy
+    policy = build(config, LearnerConfig(), spec).policy
     reference = copy.deepcopy(policy)
     flat = flatten_parameters(policy)
     network, x = policy.module[0].module, some_observation(spec, 5)

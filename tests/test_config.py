@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 import yaml
 
+from trainer.config.algorithms import ALGORITHMS, QRDQNConfig
 from trainer.config.compose import GROUPS, check, choose_preset, jobs, load, preset_env_id
 from trainer.config.fields import nearest
 from trainer.config.machine import available_cores
@@ -104,9 +105,33 @@ def test_an_algorithm_chosen_by_name_holds_whatever_the_preset_says() -> None:
     assert linear.collector.exploration == "linear"
 
 
+def test_every_algorithm_has_a_file_and_a_section_of_its_name() -> None:
+    assert set(ALGORITHMS) == set(group_options("algorithm"))
+    for name in ALGORITHMS:
+        assert type(load([f"algorithm={name}"], cores=2).config.algorithm) is ALGORITHMS[name].section
+
+
+def test_a_key_of_another_algorithm_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(["algorithm.v_min=-5"], cores=2)
+    assert str(refused.value) == (
+        "algorithm.v_min is a key of c51 and rainbow, and algorithm=dqn has no such key: leave it out, or set "
+        "algorithm=c51"
+    )
+    with pytest.raises(ConfigError, match="double is a key of dqn, c51, qrdqn, iqn, rainbow and apex, and algorithm=m"):
+        load(["algorithm=munchausen", "algorithm.double=false"], cores=2)
+    assert load(["algorithm=c51", "algorithm.v_min=-5"], cores=2).config.algorithm.v_min == -5  # type: ignore[attr-defined]
+
+
+def test_a_presets_value_for_another_algorithm_is_left_out() -> None:
+    """Cartpole sets v_min=0, for whoever chooses c51."""
+    assert read("preset", "cartpole")["algorithm"]["v_min"] == 0
+    plain, c51 = (load(["preset=cartpole", f"algorithm={name}"], cores=2).config for name in ("dqn", "c51"))
+    assert c51.algorithm.v_min == 0 and not hasattr(plain.algorithm, "v_min")  # type: ignore[attr-defined]
+    assert "v_min" not in to_dict(plain)["algorithm"]
+
+
 def test_algorithms_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ConfigError, match="algorithm.double=true does not go with algorithm=munchausen"):
-        load(["algorithm=munchausen", "algorithm.double=true"], cores=2)
     with pytest.raises(ConfigError, match="algorithm.v_min=10 is not below algorithm.v_max=-10"):
         load(["algorithm=c51", "algorithm.v_min=10", "algorithm.v_max=-10"], cores=2)
 
@@ -347,11 +372,10 @@ def test_every_choice_is_checked() -> None:
 
 def test_every_number_has_a_range_that_holds_its_default() -> None:
     for key, item in config_keys().items():
-        section, _, name = key.rpartition(".")
-        owner = get_type_hints(Config)[section] if section else Config
-        number = any(kind in str(get_type_hints(owner)[name]) for kind in ("int", "float"))
+        number = any(kind in str(item.type) for kind in ("int", "float"))
         assert number == ("range" in item.metadata), key
-        if number and (default := config_keys(Config())[key]) is not None:
+        default = item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
+        if number and default is not None:
             low, high = item.metadata["range"]
             first, last = item.metadata["usual"]
             for value in default if isinstance(default, list) else [default]:
@@ -442,3 +466,11 @@ def test_unreadable_yaml_is_refused(tmp_path: Path, text: str, sentence: str) ->
 def test_yaml_of_an_older_run_takes_defaults(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("seed: 5\n")
     assert from_yaml(tmp_path / "config.yaml") == dataclasses.replace(Config(), seed=5)
+
+
+def test_yaml_of_an_older_run_with_the_keys_of_all_algorithms_is_read(tmp_path: Path) -> None:
+    """Until sections were the algorithms' own, every run's file had every key."""
+    keys = {"name": "qrdqn", "gamma": 0.5, "num_quantiles": 7, "double": False, "v_min": -3.0, "num_fractions": 2}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"algorithm": {**keys, "munchausen_alpha": 0.5}}))
+    section = from_yaml(tmp_path / "config.yaml").algorithm
+    assert section == QRDQNConfig(gamma=0.5, num_quantiles=7, double=False)

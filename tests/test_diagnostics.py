@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainer.algorithms import ALGORITHMS, Algorithm
-from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.algorithms import Algorithm, build
+from trainer.config.algorithms import AnyAlgorithmConfig, DQNConfig, section_of
+from trainer.config.sections import LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.diagnostics import diagnose
 
@@ -30,7 +31,7 @@ def set_layers(group: Any, *layers: tuple[list[list[float]], list[float]], head:
 
 def linear() -> Algorithm:
     """Online Q(s) = (s_0, s_1): 1 2, 3 1, 5 0, 0 4. Target Q'(s) = (0, 10 - s_0): 0 9, 0 7, 0 5, 0 10."""
-    algorithm = ALGORITHMS["dqn"](AlgorithmConfig(hidden_sizes=[]), LearnerConfig(), MASKED)
+    algorithm = build(DQNConfig(hidden_sizes=[]), LearnerConfig(), MASKED)
     set_layers(algorithm.loss.value_network_params, ([[1.0, 0], [0, 1]], [0.0, 0]))
     set_layers(algorithm.loss.target_value_network_params, ([[0.0, 0], [-1, 0]], [0.0, 10]))
     return algorithm
@@ -71,8 +72,8 @@ def test_an_action_that_is_never_greedy_has_its_share_too():
 
 
 def hidden(weights: list[list[float]], biases: list[float], activation: str = "relu") -> Algorithm:
-    config = AlgorithmConfig(hidden_sizes=[len(weights)], activation=activation)
-    algorithm = ALGORITHMS["dqn"](config, LearnerConfig(), TOY)
+    config = DQNConfig(hidden_sizes=[len(weights)], activation=activation)
+    algorithm = build(config, LearnerConfig(), TOY)
     set_layers(algorithm.loss.value_network_params, (weights, biases))
     return algorithm
 
@@ -102,7 +103,7 @@ def test_activity_is_absolute():
 
 def test_each_layer_is_compared_with_its_own_mean():
     """First layer: 100, 100, 0. Second: 1, 1, both far below the first one's mean, none of them asleep: 1 of 5."""
-    algorithm = ALGORITHMS["dqn"](AlgorithmConfig(hidden_sizes=[3, 2]), LearnerConfig(), TOY)
+    algorithm = build(DQNConfig(hidden_sizes=[3, 2]), LearnerConfig(), TOY)
     set_layers(
         algorithm.loss.value_network_params,
         ([[0.0, 0]] * 3, [100.0, 100, -1]),
@@ -113,7 +114,7 @@ def test_each_layer_is_compared_with_its_own_mean():
 
 def test_both_heads_of_a_dueling_network_count():
     """Two shared units awake, two of the advantages' asleep, one of the value's two asleep: 3 of 6."""
-    algorithm = ALGORITHMS["dqn"](AlgorithmConfig(hidden_sizes=[2, 2], dueling=True), LearnerConfig(), TOY)
+    algorithm = build(DQNConfig(hidden_sizes=[2, 2], dueling=True), LearnerConfig(), TOY)
     group = algorithm.loss.value_network_params
     for part, bias in (("trunk", [1.0, 1]), ("head", [-1.0, -1]), ("value_head", [1.0, -1])):
         set_layers(group, ([[0.0, 0]] * 2, bias), head=("module", "0", "module", part, "layers"))
@@ -123,7 +124,7 @@ def test_both_heads_of_a_dueling_network_count():
 def test_a_channel_of_a_convolution_is_one_unit():
     """Of 16 channels, 4 have a bias of -1 and 12 one of 1, with weights of 0; the hidden units are awake: 4 of 18."""
     spec = EnvSpec("image", (Leaf("observation", (6, 6), "uint8", "image", "hw"),), DiscreteAction(2))
-    algorithm = ALGORITHMS["dqn"](AlgorithmConfig(hidden_sizes=[2]), LearnerConfig(), spec)
+    algorithm = build(DQNConfig(hidden_sizes=[2]), LearnerConfig(), spec)
     convolution = algorithm.network.encoders[0].convolutions[0]
     convolution.weight.data.zero_()
     convolution.bias.data.copy_(torch.tensor([-1.0] * 4 + [1.0] * 12))
@@ -133,7 +134,7 @@ def test_a_channel_of_a_convolution_is_one_unit():
 
 def test_the_parameter_norm_is_of_trained_values_only():
     """Weights of 3 and biases of 4 in place of all: 2 x 2 + 2 of the first layer, 2 x 2 + 2 of the second."""
-    algorithm = ALGORITHMS["dqn"](AlgorithmConfig(hidden_sizes=[2]), LearnerConfig(), TOY)
+    algorithm = build(DQNConfig(hidden_sizes=[2]), LearnerConfig(), TOY)
     layer = ([[3.0, 3], [3, 3]], [4.0, 4])
     set_layers(algorithm.loss.value_network_params, layer, layer)
     assert figures(algorithm)["parameter_norm"] == pytest.approx((8 * 9 + 4 * 16) ** 0.5)
@@ -145,8 +146,9 @@ def test_the_parameter_norm_is_of_trained_values_only():
 @pytest.mark.parametrize("name", ["dqn", "c51", "qrdqn", "iqn", "munchausen"])
 def test_it_changes_nothing_and_sees_the_mean_weights(name):
     torch.manual_seed(0)
-    config = AlgorithmConfig(hidden_sizes=[8, 6], dueling=True, noisy=True, num_atoms=5, num_quantiles=4)
-    algorithm = ALGORITHMS[name](config, LearnerConfig(), TOY)
+    every = AnyAlgorithmConfig(hidden_sizes=[8, 6], dueling=True, noisy=True, num_atoms=5, num_quantiles=4)
+    config = section_of(every, name)
+    algorithm = build(config, LearnerConfig(), TOY)
     loss = algorithm.loss
     before = {key: value.clone() for key, value in loss.state_dict().items() if isinstance(value, Tensor)}
     random_state = torch.get_rng_state()

@@ -56,6 +56,8 @@ LIGHT = [
     "trainer/run.py",
     "trainer/commands/run.py",
     "trainer/config/**/*.py",
+    "envs/__init__.py",
+    "envs/backends.py",
 ]  # loaded before the
 HEAVY = {"torch", "torchrl", "tensordict", "gymnasium", "numpy", "wandb"}  # arguments are known to be right
 

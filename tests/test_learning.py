@@ -21,9 +21,10 @@ from torch._inductor import config as inductor
 from torchrl.modules import QValueActor
 from torchrl.objectives import DQNLoss, HardUpdate, SoftUpdate
 
-from trainer.algorithms import ALGORITHMS, Algorithm
+from trainer.algorithms import Algorithm, build
 from trainer.algorithms.dqn import td_error
-from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.config.algorithms import DQNConfig, section_of
+from trainer.config.sections import LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.host.resources import prepare_process
 from trainer.learning.feed import Batch, Feed, to_tensordict
@@ -54,7 +55,7 @@ SMALL_IMAGE = EnvSpec(
     ),
     DiscreteAction(4),
 )
-BASE = AlgorithmConfig(hidden_sizes=[24, 16], gamma=0.95, target_update_every_updates=7)
+BASE = DQNConfig(hidden_sizes=[24, 16], gamma=0.95, target_update_every_updates=7)
 RATE = 2e-3
 LEARNER = LearnerConfig(learning_rate=RATE, max_grad_norm=0.5, batch_size=32)
 
@@ -107,14 +108,14 @@ def batches(spec: EnvSpec, size: int, n_step: int = 1, seed: int = 0) -> Iterato
         yield {key: torch.from_numpy(array) for key, array in batch.items()}
 
 
-def make_algorithm(spec: EnvSpec, algorithm: AlgorithmConfig, learner: LearnerConfig, seed: int = 0) -> Algorithm:
+def make_algorithm(spec: EnvSpec, algorithm: DQNConfig, learner: LearnerConfig, seed: int = 0) -> Algorithm:
     torch.manual_seed(seed)
-    return ALGORITHMS["dqn"](algorithm, learner, spec)
+    return build(algorithm, learner, spec)
 
 
 def make_learner(
     spec: EnvSpec = VECTOR,
-    algorithm: AlgorithmConfig = BASE,
+    algorithm: DQNConfig = BASE,
     learner: LearnerConfig = LEARNER,
     execution: str = "trace",
     seed: int = 0,
@@ -134,7 +135,7 @@ def same(one: list[Tensor], two: list[Tensor]) -> bool:
 
 
 def plain_loop(
-    spec: EnvSpec, config: AlgorithmConfig, learner: LearnerConfig, updates: int, seed: int = 0
+    spec: EnvSpec, config: DQNConfig, learner: LearnerConfig, updates: int, seed: int = 0
 ) -> tuple[list[Tensor], list[float]]:
     """The same updates as anybody would write them; what `state_of` returns, and the losses."""
     loss = make_algorithm(spec, config, learner).loss
@@ -199,12 +200,12 @@ def test_traced_and_eager_updates_equal_a_plain_loop(case):
     ],
 )
 def test_compiled_updates_are_eager_ones_but_for_rounding(name, options):
-    config, states = replace(BASE, name=name, **options), {}
+    config, states = replace(section_of(BASE, name), **options), {}
     with inductor.patch(fallback_random=True):  # the same noise and fractions as in eager mode
         for execution in ("eager", "compile"):
             learner = replace(LEARNER, execution=execution)
             torch.manual_seed(0)
-            made = Updater(ALGORITHMS[name](config, learner, MIXED), learner, config, CPU)
+            made = Updater(build(config, learner, MIXED), learner, config, CPU)
             made.prepare(next(batches(MIXED, learner.batch_size)))  # which takes random numbers
             torch.manual_seed(1)
             learn(made, batches(MIXED, learner.batch_size), 5)

@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.config.sections import AlgorithmConfig
+from trainer.config.algorithms import DQNConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
-from trainer.networks.q_network import ACTIVATIONS, Flatten, OneHot, QNetwork, dense, parameter_count
+from trainer.networks.encoders import Flatten, OneHot
+from trainer.networks.layers import dense, parameter_count
+from trainer.networks.q_network import QNetwork
 
 
 def spec(*leaves: Leaf, num_actions: int = 3) -> EnvSpec:
@@ -23,7 +25,7 @@ NO_NOISE: Iterator[torch.Tensor] = iter(())
 
 
 def made(env: EnvSpec, hidden_sizes: list[int], channels_last: bool = True, **options: Any) -> QNetwork:
-    return QNetwork(env, AlgorithmConfig(hidden_sizes=hidden_sizes, **options), channels_last)
+    return QNetwork(env, DQNConfig(hidden_sizes=hidden_sizes, **options), channels_last)
 
 
 def image(shape: tuple[int, ...], axes: str, dtype: str = "uint8", stack: int = 1) -> Leaf:
@@ -173,7 +175,12 @@ def test_the_mlp_has_the_asked_widths_and_activation():
     assert [type(m) for m in network.head.layers] == [nn.Linear] * 3
     assert [type(m) for m in network.head.activations] == [nn.Tanh] * 2
     assert parameter_count(network) == 4 * 120 + 120 + 120 * 84 + 84 + 84 * 2 + 2
-    assert set(ACTIVATIONS) == {"relu", "tanh", "silu"}
+
+
+@pytest.mark.parametrize(("activation", "kind"), [("relu", nn.ReLU), ("tanh", nn.Tanh), ("silu", nn.SiLU)])
+def test_each_activation_is_torchs(activation, kind):
+    network = made(spec(Leaf("observation", (4,), "float32", "vector"), num_actions=2), [5], activation=activation)
+    assert [type(m) for m in network.head.activations] == [kind]
 
 
 def test_numbers_with_finite_bounds_are_scaled_when_asked():

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from torchrl.envs import ExplorationType, set_exploration_type
 from torchrl.modules import NoisyLinear as TorchRLNoisyLinear
 
-from trainer.config.sections import AlgorithmConfig
+from trainer.config.algorithms import DQNConfig, IQNConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
-from trainer.networks.q_network import NoisyLinear, QNetwork
+from trainer.networks.implicit_quantiles import ImplicitQuantileNetwork
+from trainer.networks.layers import NoisyLinear
+from trainer.networks.q_network import QNetwork
 
 SPEC = EnvSpec("vector", (Leaf("observation", (4,), "float32", "vector"),), DiscreteAction(3))
 
@@ -112,30 +114,34 @@ def test_nothing_but_parameters_is_stored():
 
 
 @pytest.mark.parametrize(
-    ("changes", "outputs", "fractions", "size"),
+    ("changes", "outputs", "size"),
     [
-        ({"noisy": False}, 1, None, 0),
-        ({"noisy": False, "dueling": True}, 1, None, 0),
-        ({}, 1, None, (4 + 8) + (8 + 6) + (6 + 3)),
-        ({}, 5, None, (4 + 8) + (8 + 6) + (6 + 15)),
+        ({"noisy": False}, 1, 0),
+        ({"noisy": False, "dueling": True}, 1, 0),
+        ({}, 1, (4 + 8) + (8 + 6) + (6 + 3)),
+        ({}, 5, (4 + 8) + (8 + 6) + (6 + 15)),
         # dueling: one layer in common, then two each for the advantages and for the value
-        ({"dueling": True}, 1, None, (4 + 8) + (8 + 6) + (6 + 3) + (8 + 6) + (6 + 1)),
-        ({"dueling": True}, 5, None, (4 + 8) + (8 + 6) + (6 + 15) + (8 + 6) + (6 + 5)),
-        ({}, 1, 4, (4 + 8) + (8 + 6) + (6 + 3)),  # IQN's embedding is not noisy
-        ({"hidden_sizes": []}, 1, None, 4 + 3),
+        ({"dueling": True}, 1, (4 + 8) + (8 + 6) + (6 + 3) + (8 + 6) + (6 + 1)),
+        ({"dueling": True}, 5, (4 + 8) + (8 + 6) + (6 + 15) + (8 + 6) + (6 + 5)),
+        ({"hidden_sizes": []}, 1, 4 + 3),
     ],
 )
-def test_the_size_of_a_networks_noise(changes, outputs, fractions, size):
-    config = AlgorithmConfig(**{"hidden_sizes": [8, 6], "noisy": True, **changes})
-    network = QNetwork(SPEC, config, outputs=outputs, fractions=fractions)
+def test_the_size_of_a_networks_noise(changes, outputs, size):
+    config = DQNConfig(**{"hidden_sizes": [8, 6], "noisy": True, **changes})
+    network = QNetwork(SPEC, config, outputs=outputs)
     assert network.noise_size == size
+
+
+def test_the_embedding_of_fractions_is_not_noisy():
+    network = ImplicitQuantileNetwork(SPEC, IQNConfig(hidden_sizes=[8, 6], noisy=True))
+    assert network.noise_size == (4 + 8) + (8 + 6) + (6 + 3)
 
 
 @pytest.mark.parametrize("dueling", [False, True])
 def test_each_layer_gets_its_part_of_the_noise(dueling):
     """The trunk's first, then the advantages' (or the only head's), then the value's, each part inputs first."""
     torch.manual_seed(0)
-    config = AlgorithmConfig(hidden_sizes=[8, 6], noisy=True, dueling=dueling)
+    config = DQNConfig(hidden_sizes=[8, 6], noisy=True, dueling=dueling)
     network, x = QNetwork(SPEC, config), torch.randn(5, 4)
     noise = torch.randn(network.noise_size)
     parts = list(noise.split([12, 14, 9, 14, 7] if dueling else [12, 14, 9]))
@@ -157,11 +163,10 @@ def test_each_layer_gets_its_part_of_the_noise(dueling):
     assert torch.allclose(network(x, noise=noise), expected, atol=1e-5)  # given noise is used in either mode
 
 
-@pytest.mark.parametrize("fractions", [None, 4])
-def test_noise_is_drawn_in_training_and_the_mean_acts_in_evaluation(fractions):
+@pytest.mark.parametrize(("kind", "section"), [(QNetwork, DQNConfig), (ImplicitQuantileNetwork, IQNConfig)])
+def test_noise_is_drawn_in_training_and_the_mean_acts_in_evaluation(kind, section):
     torch.manual_seed(0)
-    config = AlgorithmConfig(hidden_sizes=[8, 6], noisy=True, dueling=True)
-    network, x = QNetwork(SPEC, config, fractions=fractions), torch.randn(5, 4)
+    network, x = kind(SPEC, section(hidden_sizes=[8, 6], noisy=True, dueling=True)), torch.randn(5, 4)
     torch.manual_seed(3)
     first, second = network(x), network(x)
     torch.manual_seed(3)
@@ -174,7 +179,7 @@ def test_noise_is_drawn_in_training_and_the_mean_acts_in_evaluation(fractions):
 
 
 def test_a_plain_network_draws_nothing():
-    network = QNetwork(SPEC, AlgorithmConfig(hidden_sizes=[8]))
+    network = QNetwork(SPEC, DQNConfig(hidden_sizes=[8]))
     before = torch.get_rng_state()
     network(torch.randn(5, 4, generator=torch.Generator()))
     assert torch.equal(torch.get_rng_state(), before) and network.noise_size == 0
@@ -185,7 +190,7 @@ def test_a_plain_network_draws_nothing():
 
 def fixed_heads(advantage: list[float], value: list[float], outputs: int = 1, seen: float = 0.0) -> QNetwork:
     """No hidden layer: A = advantage + seen * sum of the observation, V = value, whatever is seen."""
-    network = QNetwork(SPEC, AlgorithmConfig(hidden_sizes=[], dueling=True), outputs=outputs)
+    network = QNetwork(SPEC, DQNConfig(hidden_sizes=[], dueling=True), outputs=outputs)
     for head, bias, weight in ((network.head, advantage, seen), (network.value_head, value, 0.0)):
         head.layers[0].weight.data.fill_(weight)
         head.layers[0].bias.data.copy_(torch.tensor(bias))
@@ -211,6 +216,6 @@ def test_dueling_numbers_are_centred_one_by_one():
 @pytest.mark.parametrize(("hidden", "layers"), [([], 2), ([8], 4), ([8, 6], 5), ([8, 6, 5], 6)])
 def test_heads_part_before_the_last_hidden_layer(hidden, layers):
     """As many linear layers as hidden ones, with the last hidden one and the outputs twice."""
-    network = QNetwork(SPEC, AlgorithmConfig(hidden_sizes=hidden, dueling=True))
+    network = QNetwork(SPEC, DQNConfig(hidden_sizes=hidden, dueling=True))
     assert sum(isinstance(module, nn.Linear) for module in network.modules()) == layers
     assert network(torch.randn(5, 4)).shape == (5, 3)

@@ -13,7 +13,7 @@ from torchrl.data.replay_buffers import samplers as torchrl_samplers
 
 from tests.test_replay import GAMMA, Streams, make_streams, sampled
 from trainer.algorithms.targets import first_priority
-from trainer.config.sections import AlgorithmConfig
+from trainer.config.algorithms import DQNConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.replay.buffer import StreamReplay
 from trainer.replay.priorities import FANOUT, PrioritizedStreamSampler, PriorityTree
@@ -265,7 +265,7 @@ def test_a_collectors_own_error_is_the_first_priority(tmp_path: Path) -> None:
         rows["value_best"][:] = rng.standard_normal(rows["value_best"].shape)
         values[worker] = rows
     replay, sampler = prioritized(written, alpha=1.0, n_step=3)
-    config = AlgorithmConfig(gamma=GAMMA)
+    config = DQNConfig(gamma=GAMMA)
     sampler.first = partial(replay.storage.first_priorities, priority=partial(first_priority, config=config))
     sampler.adopt()
     shares = known(sampler)

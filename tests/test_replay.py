@@ -15,8 +15,9 @@ import pytest
 import torch
 from torchrl.data import TensorDictReplayBuffer
 
-from trainer.algorithms import ALGORITHMS
-from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.algorithms import build
+from trainer.config.algorithms import DQNConfig
+from trainer.config.sections import LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.feed import flat
 from trainer.replay.buffer import StreamReplay
@@ -358,7 +359,7 @@ def test_a_sample_is_what_torchrls_loss_takes(tmp_path, n_step):
     keys = {"action", "observation.camera", "action_mask", ("next", "reward"), ("next", "terminated"), ("next", "done")}
     assert keys <= set(sample.keys(True))
     assert ("steps_to_next_obs" in sample.keys()) == (n_step > 1)
-    loss = ALGORITHMS["dqn"](AlgorithmConfig(n_step=n_step), LearnerConfig(), EVERYTHING).loss(sample)["loss"]
+    loss = build(DQNConfig(n_step=n_step), LearnerConfig(), EVERYTHING).loss(sample)["loss"]
     assert loss.shape == () and torch.isfinite(loss)
 
 

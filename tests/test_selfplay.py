@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from trainer.algorithms import make_policy
+from trainer.config.algorithms import DQNConfig
 from trainer.config.sections import (
-    AlgorithmConfig,
     Config,
     ConfigError,
     EnvConfig,
@@ -39,7 +39,7 @@ GAME = {"id": "tictactoe", "backend": "game"}
 
 def config_of(**opponents: Any) -> Config:
     return Config(
-        env=EnvConfig(**GAME), algorithm=AlgorithmConfig(hidden_sizes=[16]), learner=LearnerConfig(),
+        env=EnvConfig(**GAME), algorithm=DQNConfig(hidden_sizes=[16]), learner=LearnerConfig(),
         opponents=OpponentsConfig(**opponents), evaluator=EvaluatorConfig(),
     )  # fmt: skip
 

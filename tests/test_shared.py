@@ -18,8 +18,9 @@ import pytest
 import torch
 
 from tests.test_resume import differences, go_on, newest, rows_of, stop_at
-from trainer.algorithms import ALGORITHMS
-from trainer.config.sections import AlgorithmConfig, Config, ConfigError, LearnerConfig
+from trainer.algorithms import build
+from trainer.config.algorithms import DQNConfig
+from trainer.config.sections import Config, ConfigError, LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.update import Updater
 from trainer.shared_gradient.shared import APPLIED, OVERLAPPED, SharedAgent
@@ -127,8 +128,8 @@ def make_learner() -> Updater:
     spec = EnvSpec("Made", (Leaf("observation", (4,), "float32", "vector"),), DiscreteAction(2))
     torch.manual_seed(0)
     config = LearnerConfig(batch_size=8, learning_rate=0.01)
-    algorithm = ALGORITHMS["dqn"](AlgorithmConfig(hidden_sizes=[8]), config, spec)
-    return Updater(algorithm, config, AlgorithmConfig(), torch.device("cpu"))
+    algorithm = build(DQNConfig(hidden_sizes=[8]), config, spec)
+    return Updater(algorithm, config, DQNConfig(), torch.device("cpu"))
 
 
 def gradients_of(learner: Updater, seed: int) -> list[torch.Tensor]:

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torchrl.modules import DistributionalQValueActor
 from torchrl.objectives import DistributionalDQNLoss
 
-from trainer.algorithms import ALGORITHMS, Algorithm
+from trainer.algorithms import Algorithm, build
 from trainer.algorithms.c51 import Atoms, limits, project
-from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.config.algorithms import C51Config
+from trainer.config.sections import LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.feed import to_tensordict
 
@@ -93,7 +94,7 @@ def test_after_the_end_all_mass_is_at_the_reward():
 )
 def test_no_mass_is_negative_and_none_is_lost_beyond_the_last_atom(num_atoms, v_min, v_max, value_rescaling):
     """Rounding in float32 must not put a return beyond the last atom: the logarithm of its share would be NaN."""
-    config = AlgorithmConfig(num_atoms=num_atoms, v_min=v_min, v_max=v_max, value_rescaling=value_rescaling)
+    config = C51Config(num_atoms=num_atoms, v_min=v_min, v_max=v_max, value_rescaling=value_rescaling)
     p = torch.full((2, num_atoms), 1 / num_atoms)
     projected = project(p, torch.tensor([[1e6], [-1e6]]).expand(2, num_atoms), *limits(config))
     assert (projected >= 0).all()
@@ -109,15 +110,15 @@ def test_a_value_is_the_mean_of_the_atoms():
 
 
 def test_the_limits_are_rescaled_if_the_values_are():
-    assert limits(AlgorithmConfig(v_min=-3, v_max=8)) == (-3, 8)
-    rescaled = limits(AlgorithmConfig(v_min=-3, v_max=8, value_rescaling=True))
+    assert limits(C51Config(v_min=-3, v_max=8)) == (-3, 8)
+    rescaled = limits(C51Config(v_min=-3, v_max=8, value_rescaling=True))
     assert rescaled == (pytest.approx(-1.003), pytest.approx(2.008))
 
 
 @pytest.mark.parametrize(("value_rescaling", "low", "high"), [(False, -3, 8), (True, -1.003, 2.008)])
 def test_the_networks_atoms_lie_evenly_between_the_limits(value_rescaling, low, high):
-    config = AlgorithmConfig(num_atoms=5, v_min=-3, v_max=8, value_rescaling=value_rescaling)
-    atoms = ALGORITHMS["c51"](config, LearnerConfig(), SPEC).network.values.atoms
+    config = C51Config(num_atoms=5, v_min=-3, v_max=8, value_rescaling=value_rescaling)
+    atoms = build(config, LearnerConfig(), SPEC).network.values.atoms
     assert torch.allclose(atoms, torch.linspace(low, high, 5), atol=1e-6)
 
 
@@ -129,8 +130,8 @@ TARGET = [[0.0, 0.0, 1.0], [0.5, 0.25, 0.25]]  # means 1 and -0.25
 
 def toy(**changes: Any) -> Algorithm:
     """Distributions that do not depend on what is seen."""
-    config = AlgorithmConfig(hidden_sizes=[], gamma=0.5, num_atoms=3, **{"v_min": -1.0, "v_max": 1.0, **changes})
-    algorithm = ALGORITHMS["c51"](config, LearnerConfig(), TOY)
+    config = C51Config(hidden_sizes=[], gamma=0.5, num_atoms=3, **{"v_min": -1.0, "v_max": 1.0, **changes})
+    algorithm = build(config, LearnerConfig(), TOY)
     for group, p in (
         (algorithm.loss.value_network_params, ONLINE),
         (algorithm.loss.target_value_network_params, TARGET),
@@ -213,7 +214,7 @@ def test_the_gradient_is_the_cross_entropys():
 @pytest.mark.parametrize("value_rescaling", [False, True])
 def test_priorities_of_extreme_returns_are_finite(value_rescaling, reward):
     """The default 51 atoms on -10 .. 10."""
-    algorithm = ALGORITHMS["c51"](AlgorithmConfig(value_rescaling=value_rescaling), LearnerConfig(), TOY)
+    algorithm = build(C51Config(value_rescaling=value_rescaling), LearnerConfig(), TOY)
     sample = one_row(0, reward, terminated=True)
     loss = algorithm.loss(sample)["loss"]
     assert torch.isfinite(algorithm.priority(sample)).all()
@@ -245,7 +246,7 @@ def by_name(parameters: Any) -> dict[str, Tensor]:
     return found
 
 
-def torchrls(algorithm: Algorithm, config: AlgorithmConfig) -> DistributionalDQNLoss:
+def torchrls(algorithm: Algorithm, config: C51Config) -> DistributionalDQNLoss:
     """TorchRL's loss with the same weights and delayed weights."""
     policy = DistributionalQValueActor(
         AtomsFirst(copy.deepcopy(algorithm.network)),
@@ -286,8 +287,8 @@ def random_batch(size: int, n_step: int, seed: int) -> TensorDict:
 def test_loss_and_gradient_equal_torchrls(n_step, seed):
     """Its target network judges what its online network chooses, so ours is double too."""
     torch.manual_seed(seed)
-    config = AlgorithmConfig(hidden_sizes=[16, 16], gamma=0.9, num_atoms=21, v_min=-2.0, v_max=2.0)
-    algorithm = ALGORITHMS["c51"](config, LearnerConfig(), SPEC)
+    config = C51Config(hidden_sizes=[16, 16], gamma=0.9, num_atoms=21, v_min=-2.0, v_max=2.0)
+    algorithm = build(config, LearnerConfig(), SPEC)
     for delayed in by_name(algorithm.loss.target_value_network_params).values():
         delayed.data.add_(0.2 * torch.randn_like(delayed))
     for trained in by_name(algorithm.loss.value_network_params).values():
@@ -317,8 +318,8 @@ def ends_on_an_atom(sample: TensorDict) -> Tensor:
 
 def test_single_differs_from_torchrls_where_the_networks_disagree():
     torch.manual_seed(0)
-    config = AlgorithmConfig(hidden_sizes=[16, 16], gamma=0.9, num_atoms=21, v_min=-2.0, v_max=2.0, double=False)
-    algorithm = ALGORITHMS["c51"](config, LearnerConfig(), SPEC)
+    config = C51Config(hidden_sizes=[16, 16], gamma=0.9, num_atoms=21, v_min=-2.0, v_max=2.0, double=False)
+    algorithm = build(config, LearnerConfig(), SPEC)
     for delayed in by_name(algorithm.loss.target_value_network_params).values():
         delayed.data.add_(0.3 * torch.randn_like(delayed))
     theirs = torchrls(algorithm, config)(random_batch(64, 1, 0))["loss"].item()

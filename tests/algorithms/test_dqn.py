@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.algorithms import ALGORITHMS, Algorithm
-from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.algorithms import Algorithm, build
+from trainer.config.algorithms import DQNConfig
+from trainer.config.sections import LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.feed import to_tensordict
 
@@ -35,8 +36,8 @@ CHOSEN = [1, 2, 5, 4]
 
 
 def toy(spec: EnvSpec = TOY, **changes: Any) -> Algorithm:
-    config = AlgorithmConfig(hidden_sizes=[], gamma=0.5, **changes)
-    algorithm = ALGORITHMS["dqn"](config, LearnerConfig(), spec)
+    config = DQNConfig(hidden_sizes=[], gamma=0.5, **changes)
+    algorithm = build(config, LearnerConfig(), spec)
     key = ("module", "0", "module", "head", "layers", "0")
     for group, weight, bias in (
         (algorithm.loss.value_network_params, [[1.0, 0], [0, 1]], [0.0, 0]),
@@ -137,9 +138,7 @@ def test_the_error_of_a_transition_is_its_absolute_distance_from_the_target():
 
 def test_names_of_leaves_with_dots_reach_the_network_in_the_order_of_the_spec():
     leaves = (Leaf("observation.b.0", (1,), "float32", "vector"), Leaf("observation.a", (1,), "float32", "vector"))
-    algorithm = ALGORITHMS["dqn"](
-        AlgorithmConfig(hidden_sizes=[]), LearnerConfig(), EnvSpec("two", leaves, DiscreteAction(2))
-    )
+    algorithm = build(DQNConfig(hidden_sizes=[]), LearnerConfig(), EnvSpec("two", leaves, DiscreteAction(2)))
     head = algorithm.network.head.layers[0]
     head.weight.data.copy_(torch.tensor([[1.0, 0], [0, 1]]))
     head.bias.data.zero_()

@@ -15,11 +15,12 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from trainer.algorithms import ALGORITHMS, Algorithm
-from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.algorithms import Algorithm, build
+from trainer.config.algorithms import IQNConfig
+from trainer.config.sections import LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.feed import to_tensordict
-from trainer.networks.q_network import FractionEmbedding, QNetwork
+from trainer.networks.implicit_quantiles import FractionEmbedding, ImplicitQuantileNetwork
 
 TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), DiscreteAction(2))
 MASKED = EnvSpec("toy", TOY.leaves, DiscreteAction(2, has_mask=True))
@@ -47,8 +48,8 @@ def rows(mask: list[list[int]] | None = None) -> TensorDict:
 
 def toy(spec: EnvSpec = TOY, embedding: list[list[float]] | None = None, **changes: Any) -> Algorithm:
     """Online Q(s) = (s_0, s_1), target Q'(s) = (2 s_0 + 0.5, 3 - s_1), times the embedding of two cosines."""
-    config = AlgorithmConfig(**{"hidden_sizes": [], "gamma": 0.5, "fraction_cosines": 2, **changes})
-    algorithm = ALGORITHMS["iqn"](config, LearnerConfig(), spec)
+    config = IQNConfig(**{"hidden_sizes": [], "gamma": 0.5, "fraction_cosines": 2, **changes})
+    algorithm = build(config, LearnerConfig(), spec)
     for group, weight, bias in (
         (algorithm.loss.value_network_params, [[1.0, 0], [0, 1]], [0.0, 0]),
         (algorithm.loss.target_value_network_params, [[2.0, 0], [0, -1]], [0.5, 3]),
@@ -100,8 +101,8 @@ def test_quantiles_by_hand():
 @pytest.mark.parametrize("noisy", [False, True])
 @pytest.mark.parametrize("hidden", [[], [8], [8, 6]])
 def test_shapes_of_quantiles(dueling, noisy, hidden):
-    config = AlgorithmConfig(hidden_sizes=hidden, dueling=dueling, noisy=noisy)
-    network = QNetwork(SPEC, config, fractions=5)
+    config = IQNConfig(hidden_sizes=hidden, dueling=dueling, noisy=noisy)
+    network = ImplicitQuantileNetwork(SPEC, config)
     x = torch.randn(7, 4)
     assert network.quantiles(x, fractions=torch.rand(9)).shape == (7, 3, 9)
     assert network.quantiles(x, fractions=torch.rand(7, 9)).shape == (7, 3, 9)
@@ -110,7 +111,7 @@ def test_shapes_of_quantiles(dueling, noisy, hidden):
 
 def test_each_row_has_its_own_fractions():
     torch.manual_seed(0)
-    network = QNetwork(SPEC, AlgorithmConfig(hidden_sizes=[8, 6], dueling=True), fractions=5)
+    network = ImplicitQuantileNetwork(SPEC, IQNConfig(hidden_sizes=[8, 6], dueling=True))
     x, fractions = torch.randn(3, 4), torch.rand(3, 6)
     together = network.quantiles(x, fractions=fractions)
     for row in range(3):
@@ -120,7 +121,7 @@ def test_each_row_has_its_own_fractions():
 
 def test_dueling_quantiles_are_v_plus_a_less_the_mean_of_a():
     torch.manual_seed(0)
-    network = QNetwork(SPEC, AlgorithmConfig(hidden_sizes=[8, 6], dueling=True), fractions=5)
+    network = ImplicitQuantileNetwork(SPEC, IQNConfig(hidden_sizes=[8, 6], dueling=True))
     x, fractions = torch.randn(3, 4), torch.rand(3, 6)
     features = network.trunk(x, iter(())).unsqueeze(1) * network.embedding(fractions)
     v, a = network.value_head(features, iter(())), network.head(features, iter(()))  # [3, 6, 1] and [3, 6, 3]
@@ -134,17 +135,17 @@ def test_dueling_quantiles_are_v_plus_a_less_the_mean_of_a():
 
 
 def test_fractions_of_acting_are_the_middles_of_even_parts():
-    network = QNetwork(SPEC, AlgorithmConfig(), fractions=4)
+    network = ImplicitQuantileNetwork(SPEC, IQNConfig(num_acting_fractions=4))
     assert network.acting_fractions.tolist() == [0.125, 0.375, 0.625, 0.875]
-    cautious = QNetwork(SPEC, AlgorithmConfig(risk_level=0.25), fractions=4)
+    cautious = ImplicitQuantileNetwork(SPEC, IQNConfig(num_acting_fractions=4, risk_level=0.25))
     assert cautious.acting_fractions.tolist() == [0.03125, 0.09375, 0.15625, 0.21875]
 
 
 @pytest.mark.parametrize("risk_level", [1.0, 0.25])
 def test_acting_averages_over_the_lowest_share_of_quantiles(risk_level):
     torch.manual_seed(0)
-    config = AlgorithmConfig(hidden_sizes=[8, 6], num_acting_fractions=16, risk_level=risk_level)
-    network, x = ALGORITHMS["iqn"](config, LearnerConfig(), SPEC).network, torch.randn(5, 4)
+    config = IQNConfig(hidden_sizes=[8, 6], num_acting_fractions=16, risk_level=risk_level)
+    network, x = build(config, LearnerConfig(), SPEC).network, torch.randn(5, 4)
     fractions = torch.tensor([(i + 0.5) / 16 * risk_level for i in range(16)])
     assert torch.allclose(network(x), network.quantiles(x, fractions=fractions).mean(-1), atol=1e-6)
 
@@ -162,7 +163,7 @@ def test_a_cautious_policy_prefers_the_sure_outcome():
 
 
 def test_acting_is_not_random():
-    network, x = ALGORITHMS["iqn"](AlgorithmConfig(), LearnerConfig(), SPEC).network, torch.randn(5, 4)
+    network, x = build(IQNConfig(), LearnerConfig(), SPEC).network, torch.randn(5, 4)
     assert torch.equal(network(x), network(x))
 
 
@@ -220,7 +221,7 @@ def test_the_target_is_taken_at_fractions_of_its_own():
 
 
 def test_fractions_are_drawn_anew_and_follow_torchs_seed():
-    algorithm = ALGORITHMS["iqn"](AlgorithmConfig(hidden_sizes=[8, 6]), LearnerConfig(), TOY)
+    algorithm = build(IQNConfig(hidden_sizes=[8, 6]), LearnerConfig(), TOY)
 
     def loss() -> float:
         return algorithm.loss(rows())["loss"].item()
@@ -234,7 +235,7 @@ def test_fractions_are_drawn_anew_and_follow_torchs_seed():
 @pytest.mark.parametrize("dueling", [False, True])
 def test_gradients_flow_through_every_part_and_not_into_the_target(dueling):
     torch.manual_seed(0)
-    algorithm = ALGORITHMS["iqn"](AlgorithmConfig(hidden_sizes=[8, 6], dueling=dueling), LearnerConfig(), TOY)
+    algorithm = build(IQNConfig(hidden_sizes=[8, 6], dueling=dueling), LearnerConfig(), TOY)
     algorithm.loss(rows())["loss"].backward()
     trained = dict(algorithm.loss.value_network_params.items(True, True))
     gradients = {key: p.grad.abs().max().item() for key, p in trained.items() if isinstance(p, torch.nn.Parameter)}

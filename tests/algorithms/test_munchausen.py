@@ -15,9 +15,10 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from trainer.algorithms import ALGORITHMS, Algorithm
+from trainer.algorithms import Algorithm, build
 from trainer.algorithms.munchausen import scaled_log_policy, soft_target
-from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.config.algorithms import MunchausenConfig
+from trainer.config.sections import LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.feed import to_tensordict
 
@@ -26,9 +27,9 @@ LN3, LN4 = math.log(3), math.log(4)
 NOW, FOLLOWING = torch.tensor([[0.0, LN3]]), torch.tensor([[LN3, 0.0]])
 
 
-def config(**changes: Any) -> AlgorithmConfig:
+def config(**changes: Any) -> MunchausenConfig:
     soft = {"munchausen_temperature": 1.0, "munchausen_alpha": 0.5, "munchausen_clip": -5.0}
-    return AlgorithmConfig(**{"gamma": 0.5, "double": False, "hidden_sizes": [], **soft, **changes})
+    return MunchausenConfig(**{"gamma": 0.5, "double": False, "hidden_sizes": [], **soft, **changes})
 
 
 def one_row(action: int = 0, reward: float = 1.0, terminated: bool = False, **more: Tensor) -> TensorDict:
@@ -140,7 +141,7 @@ def test_rescaled_values_are_compared_as_returns():
 # ------------------------------------------------------------------ a slow loop
 
 
-def slow_target(now: np.ndarray, following: np.ndarray, batch: TensorDict, c: AlgorithmConfig) -> np.ndarray:
+def slow_target(now: np.ndarray, following: np.ndarray, batch: TensorDict, c: MunchausenConfig) -> np.ndarray:
     """Vieillard et al. 2020, eq. 2, row by row and action by action, in float64."""
     t, targets = c.munchausen_temperature, []
 
@@ -183,7 +184,7 @@ def random_batch(size: int, actions: int, seed: int) -> TensorDict:
 @pytest.mark.parametrize("scale", [0.1, 10.0, 1000.0])
 def test_the_target_equals_a_slow_loop(temperature, scale):
     """Also where the policy is so sharp that probabilities are zero in float32; every target is finite."""
-    batch, settings = random_batch(64, 5, seed=0), AlgorithmConfig(gamma=0.9, munchausen_temperature=temperature)
+    batch, settings = random_batch(64, 5, seed=0), MunchausenConfig(gamma=0.9, munchausen_temperature=temperature)
     rng = np.random.default_rng(1)
     now, following = (scale * rng.standard_normal((2, 64, 5))).astype(np.float32)
     found = soft_target(torch.from_numpy(now), torch.from_numpy(following), batch, settings)
@@ -204,7 +205,7 @@ def test_a_last_observation_without_a_legal_action_is_no_trouble():
 
 def toy(**changes: Any) -> Algorithm:
     """Online values (2, 5), target values (0, ln 3), whatever is seen."""
-    algorithm = ALGORITHMS["munchausen"](config(**changes), LearnerConfig(), TOY)
+    algorithm = build(config(**changes), LearnerConfig(), TOY)
     for group, values in (
         (algorithm.loss.value_network_params, [2.0, 5]),
         (algorithm.loss.target_value_network_params, [0.0, LN3]),

@@ -10,9 +10,10 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from trainer.algorithms import ALGORITHMS, Algorithm
+from trainer.algorithms import Algorithm, build
 from trainer.algorithms.qrdqn import bootstrap, errors, quantile_loss
-from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.config.algorithms import QRDQNConfig
+from trainer.config.sections import LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.feed import to_tensordict
 
@@ -43,8 +44,8 @@ def rows(mask: list[list[int]] | None = None, steps: bool = True) -> TensorDict:
 
 def toy(spec: EnvSpec = TOY, **changes: Any) -> Algorithm:
     """Two quantiles for each of two actions, whatever is seen."""
-    config = AlgorithmConfig(hidden_sizes=[], gamma=0.5, num_quantiles=2, **changes)
-    algorithm = ALGORITHMS["qrdqn"](config, LearnerConfig(), spec)
+    config = QRDQNConfig(hidden_sizes=[], gamma=0.5, num_quantiles=2, **changes)
+    algorithm = build(config, LearnerConfig(), spec)
     for group, quantiles in (
         (algorithm.loss.value_network_params, [[0.0, 2], [-1, 7]]),  # means 1, 3
         (algorithm.loss.target_value_network_params, [[4.0, 8], [-2, 0]]),  # means 6, -1
@@ -141,7 +142,7 @@ def test_bootstrap_by_hand():
     """The judge's means choose, the following's quantiles are taken: y = R + 0.5^m (1 - terminated) z."""
     following = torch.tensor([[[4.0, 8], [-2, 0]]]).expand(4, 2, 2)
     judge = torch.tensor([[[0.0, 2], [-1, 7]]]).expand(4, 2, 2)  # means 1, 3
-    config = AlgorithmConfig(gamma=0.5, num_quantiles=2)
+    config = QRDQNConfig(gamma=0.5, num_quantiles=2)
     double = [[0.0, 1], [2, 2], [-1.5, -1], [-1, 0]]  # -2, 0 of action 1
     single = [[3.0, 5], [2, 2], [0, 1], [2, 4]]  # 4, 8 of action 0
     assert bootstrap(following, judge, rows(), config).tolist() == double
@@ -154,7 +155,7 @@ def test_bootstrap_by_hand():
 
 def test_errors_are_the_distances_of_the_means():
     quantiles, wanted = torch.tensor([[0.0, 2], [-1, 7]]), torch.tensor([[4.0, 8], [-2, 0]])
-    fractions, config = torch.tensor([0.25, 0.75]), AlgorithmConfig(num_quantiles=2)
+    fractions, config = torch.tensor([0.25, 0.75]), QRDQNConfig(num_quantiles=2)
     loss, td_error, priority = errors(quantiles, wanted, fractions, config)
     assert torch.equal(loss, quantile_loss(quantiles, wanted, fractions, "smooth_l1"))
     assert td_error.tolist() == priority.tolist() == [5, 4]

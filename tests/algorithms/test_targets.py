@@ -13,7 +13,7 @@ from tensordict import TensorDict
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
-from trainer.algorithms import ALGORITHMS, Algorithm
+from trainer.algorithms import Algorithm, build
 from trainer.algorithms.algorithm import actor
 from trainer.algorithms.targets import (
     ObjectiveLoss,
@@ -26,7 +26,8 @@ from trainer.algorithms.targets import (
     rescale,
     unrescale,
 )
-from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.config.algorithms import DQNConfig
+from trainer.config.sections import LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.feed import to_tensordict
 from trainer.networks.q_network import QNetwork
@@ -59,8 +60,8 @@ def set_head(group: Any, weight: list[list[float]], bias: list[float]) -> None:
 
 def toy(**changes: Any) -> Algorithm:
     """DQN whose online network says Q(s) = s and whose target says h(3) and h(8), whatever s."""
-    config = AlgorithmConfig(hidden_sizes=[], gamma=0.5, **changes)
-    algorithm = ALGORITHMS["dqn"](config, LearnerConfig(), TOY)
+    config = DQNConfig(hidden_sizes=[], gamma=0.5, **changes)
+    algorithm = build(config, LearnerConfig(), TOY)
     set_head(algorithm.loss.value_network_params, [[1.0, 0], [0, 1]], [0.0, 0])
     set_head(algorithm.loss.target_value_network_params, [[0.0, 0], [0, 0]], [1.003, 2.008])
     return algorithm
@@ -134,7 +135,7 @@ def test_the_gradient_of_huber_is_clipped_at_one():
 
 def test_bellman_of_numbers_of_each_row_and_of_one_for_all():
     """R = 4, -3, -0.75, 1.5 and the discounts above."""
-    config = AlgorithmConfig(gamma=0.5)
+    config = DQNConfig(gamma=0.5)
     expected = [[4.5, 8], [-3, -3], [-0.5, 1.25], [2, 5.5]]
     one = torch.tensor([[1.0, 8]])
     assert bellman(one, rows(), config).tolist() == expected
@@ -144,7 +145,7 @@ def test_bellman_of_numbers_of_each_row_and_of_one_for_all():
 
 def test_bellman_of_rescaled_numbers():
     """h(R + gamma^m (1 - terminated) h^-1(x)) of x = h(3), h(8)."""
-    wanted = bellman(torch.tensor([[1.003, 2.008]]), rows(), AlgorithmConfig(gamma=0.5, value_rescaling=True))
+    wanted = bellman(torch.tensor([[1.003, 2.008]]), rows(), DQNConfig(gamma=0.5, value_rescaling=True))
     returns = torch.tensor([[5.5, 8], [-3, -3], [0, 1.25], [3, 5.5]])
     assert torch.allclose(wanted, rescale(returns), atol=1e-4)
     assert wanted[0, 1].item() == pytest.approx(2.008, abs=1e-4)
@@ -192,7 +193,7 @@ def test_the_gradient_does_not_go_through_the_rescaled_bootstrap():
 
 
 def head_of(objective: Any, spec: EnvSpec = TOY) -> ObjectiveLoss:
-    policy = actor(QNetwork(spec, AlgorithmConfig(hidden_sizes=[])), spec)
+    policy = actor(QNetwork(spec, DQNConfig(hidden_sizes=[])), spec)
     loss = ObjectiveLoss(policy, objective)
     set_head(loss.value_network_params, [[1.0, 0], [0, 1]], [0.0, 0])
     set_head(loss.target_value_network_params, [[2.0, 0], [0, -1]], [0.5, 3])

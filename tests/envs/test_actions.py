@@ -12,7 +12,7 @@ from trainer.acting.exploration import EpsilonGreedy
 from trainer.commands.run import main
 from trainer.envs import BoxAction, DiscreteAction, EnvSpec, Leaf
 from trainer.envs.playback import Playback
-from trainer.envs.spaces import action_of
+from trainer.envs.spaces import action_of, mask_field
 from trainer.envs.torchrl import VectorEnvironment
 from trainer.replay.streams import row_spec
 
@@ -49,7 +49,7 @@ def test_a_run_is_refused_before_its_folder_is_made(capsys, tmp_path) -> None:
 def test_a_mask_beside_a_box_is_refused() -> None:
     space = spaces.Dict({"x": spaces.Box(-1, 1, (2,)), "action_mask": spaces.MultiBinary(2)})
     with pytest.raises(envs.EnvError, match="its actions are a Box"):
-        envs.spaces.mask_field(space, ARM, "Test-v0")
+        mask_field(space, ARM, "Test-v0")
 
 
 def test_rows_hold_the_action_as_the_spec_says() -> None:

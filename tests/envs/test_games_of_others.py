@@ -20,7 +20,8 @@ from trainer.config.sections import Config
 from trainer.envs.games import GAMES, tictactoe
 from trainer.envs.games.openspiel import OpenSpielGames, mcts_player
 from trainer.envs.games.players import random_player
-from trainer.envs.selfplay import GAME_MAKERS, Opponents, SelfPlay, scripted
+from trainer.envs.selfplay import Opponents, SelfPlay, game_of, scripted
+from trainer.envs.selfplay import make as make_selfplay
 from trainer.training.train import train
 
 pyspiel = pytest.importorskip("pyspiel", reason="OpenSpiel is not installed")
@@ -105,7 +106,7 @@ def three(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def make(config: Callable[..., Any]) -> Callable[..., Any]:
     def made(backend: str, env_id: str, num_games: int, **kwargs: Any) -> Any:
-        return GAME_MAKERS[backend](config(env_id, backend=backend, kwargs=kwargs), num_games, None)
+        return game_of(config(env_id, backend=backend, kwargs=kwargs), num_games, None)
 
     return made
 
@@ -480,7 +481,7 @@ def test_an_environment_that_fails_is_named(make: Callable[..., Any], monkeypatc
         game.step(np.zeros(2, np.int64))
     with pytest.raises(envs.EnvError, match="opponents see one frame at a time; set env.frame_stack=1"):
         stacked = {"backend": "openspiel", "id": "hex", "frame_stack": 2, "kwargs": {}, "import_modules": []}
-        envs.selfplay.make(type("Env", (), stacked), 1)
+        make_selfplay(type("Env", (), stacked), 1)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import torch
 from gymnasium import spaces
 
 from trainer import envs
-from trainer.config.sections import AlgorithmConfig, ConfigError
+from trainer.config.algorithms import DQNConfig
+from trainer.config.sections import ConfigError
 from trainer.config.sections import EnvConfig as config
 from trainer.envs.spaces import fields_of
 from trainer.networks.q_network import QNetwork
@@ -138,9 +139,7 @@ def test_an_environment_that_shows_what_its_space_does_not_declare_ends_before_i
 
 def network(space: Any, **options: Any) -> QNetwork:
     leaves = tuple(field.leaf for field in fields_of(space, 1, "Test-v0"))
-    return QNetwork(
-        envs.EnvSpec("Test-v0", leaves, envs.DiscreteAction(2)), AlgorithmConfig(hidden_sizes=[8], **options)
-    )
+    return QNetwork(envs.EnvSpec("Test-v0", leaves, envs.DiscreteAction(2)), DQNConfig(hidden_sizes=[8], **options))
 
 
 @pytest.mark.parametrize("shape", [(400,), (40, 40), (12, 12, 3)])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from trainer.config.algorithms import C51Config
 from trainer.config.compose import load
-from trainer.config.overrides import SHARED_KEYS
+from trainer.config.overrides import SHARED_KEYS, agent_config
 from trainer.config.sections import ConfigError
 
 
@@ -18,7 +19,7 @@ from trainer.config.sections import ConfigError
         ("learner.learning_rate=nan", "agents.overrides.a.learner.learning_rate=nan is out of range"),
         ("learner.batch_size=2000", "agents.overrides.a.learner.batch_size=2000 is more than learner.warmup_frames"),
         ("learner.warmup_frames=60000", "is less than agents.overrides.a.learner.warmup_frames=60000"),
-        ("algorithm.v_min=20", "agents.overrides.a.algorithm.v_min=20 is not below algorithm.v_max=100"),
+        ("algorithm.v_min=120", "agents.overrides.a.algorithm.v_min=120 is not below algorithm.v_max=100"),
         ("algorithm.name=sac", "agents.overrides.a.algorithm.name=sac is none of apex"),
         ("algorithm.hidden_sizes=[0]", "agents.overrides.a.algorithm.hidden_sizes="),
         ("schedule.frames_per_update=1e30", "agents.overrides.a.schedule.frames_per_update=1e[+]30 is out of range"),
@@ -31,12 +32,26 @@ from trainer.config.sections import ConfigError
 )  # fmt: skip
 def test_1_13_wrong_values_of_an_agent_are_refused_by_the_loader(own: str, words: str) -> None:
     key, _, text = own.partition("=")
-    if key == "algorithm.v_min":
-        text = "120"
-        words = words.replace("20", "120", 1)
+    run = ["algorithm=c51"] if key == "algorithm.v_min" else []
     with pytest.raises(ConfigError, match=words) as error:
-        load([f"agents.overrides.a.{key}={text}"], cores=4)
+        load([*run, f"agents.overrides.a.{key}={text}"], cores=4)
     assert "\n" not in str(error.value)
+
+
+def test_an_agent_with_another_algorithm_has_its_keys_and_shares_the_runs() -> None:
+    given = ["agents.overrides.a.algorithm.name=c51", "agents.overrides.a.algorithm.v_min=-5", "algorithm.gamma=0.5"]
+    config = load(given, cores=4).config
+    run = config.algorithm
+    assert agent_config(config, "a").algorithm == C51Config(
+        v_min=-5, gamma=0.5, n_step=run.n_step, target_tau=run.target_tau
+    )
+    assert agent_config(config, "b").algorithm == config.algorithm
+    with pytest.raises(ConfigError) as error:
+        load(["agents.overrides.a.algorithm.v_min=-5"], cores=4)
+    assert str(error.value) == (
+        "agents.overrides.a.algorithm.v_min is a key of c51 and rainbow, and algorithm=dqn has no such key: leave it "
+        "out, or set agents.overrides.a.algorithm.name=c51"
+    )
 
 
 @pytest.mark.parametrize("key", SHARED_KEYS)

@@ -10,9 +10,9 @@ import torch
 from tensordict import TensorDict
 
 from benchmarks import parts
-from trainer.algorithms import ALGORITHMS
-from trainer.config.consistency import NO_FIRST_PRIORITY
-from trainer.config.sections import AlgorithmConfig, ConfigError, LearnerConfig
+from trainer.algorithms import build
+from trainer.config.algorithms import ALGORITHMS, AnyAlgorithmConfig, section_of
+from trainer.config.sections import ConfigError, LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.feed import to_tensordict
 
@@ -65,9 +65,10 @@ def test_1_8_first_priorities_are_what_the_learner_would_give(algorithm: str, re
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_1_8_an_algorithm_without_first_priorities_is_refused_in_a_sentence(algorithm: str) -> None:
-    gives = ALGORITHMS[algorithm](AlgorithmConfig(double=False), LearnerConfig(), SPEC).first_priority is not None
+    section = section_of(AnyAlgorithmConfig(), algorithm)
+    gives = build(section, LearnerConfig(), SPEC).first_priority is not None
     words = [f"algorithm={algorithm}", "algorithm.prioritized=true", "replay.initial_priority=collector"]
-    assert gives is (algorithm not in NO_FIRST_PRIORITY)
+    assert gives is (not ALGORITHMS[algorithm].no_first_priority)
     if gives:
         assert parts.config(*words).replay.initial_priority == "collector"
         return
@@ -113,8 +114,8 @@ def test_1_8_importance_weights_are_applied_as_published(algorithm: str, loss_fu
 
     Halving all weights halves it, which `sum(w l) / sum(w)` would not.
     """
-    config = AlgorithmConfig(name=algorithm, double=False, hidden_sizes=[8], loss_function=loss_function)
-    made = ALGORITHMS[algorithm](config, LearnerConfig(), SPEC)
+    config = section_of(AnyAlgorithmConfig(double=False, hidden_sizes=[8], loss_function=loss_function), algorithm)
+    made = build(config, LearnerConfig(), SPEC)
     weight = torch.tensor([1.0, 0.5, 0.25, 0.1, 0.9, 0.0, 0.3, 0.7])
     found = gradients(made, batch(weight))
     half = gradients(made, batch(weight / 2))

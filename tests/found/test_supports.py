@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.algorithms import ALGORITHMS
+from trainer.algorithms import build
 from trainer.algorithms.c51 import initial_log_odds
+from trainer.config.algorithms import AnyAlgorithmConfig, section_of
 from trainer.config.compose import load
-from trainer.config.sections import AlgorithmConfig, LearnerConfig, group_options
+from trainer.config.sections import LearnerConfig, group_options
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 
 SPEC = EnvSpec("test", (Leaf("observation", (4,), "float32", "vector"),), DiscreteAction(3))
@@ -19,8 +20,8 @@ HEADS = [{}, {"dueling": True}, {"noisy": True}, {"dueling": True, "noisy": True
 
 def network(name: str, **changes: Any) -> torch.nn.Module:
     torch.manual_seed(0)
-    config = AlgorithmConfig(**{"name": name, "hidden_sizes": [64, 64], "double": False, **changes})
-    return ALGORITHMS[name](config, LearnerConfig(), SPEC).network
+    config = section_of(AnyAlgorithmConfig(**{"hidden_sizes": [64, 64], "double": False, **changes}), name)
+    return build(config, LearnerConfig(), SPEC).network
 
 
 def values(name: str, **changes: Any) -> torch.Tensor:

@@ -16,7 +16,8 @@ import torch
 import torch.multiprocessing as mp
 
 from trainer import envs
-from trainer.config.sections import AlgorithmConfig, Config, EnvConfig, EvaluatorConfig
+from trainer.config.algorithms import DQNConfig
+from trainer.config.sections import Config, EnvConfig, EvaluatorConfig
 from trainer.envs.counting import episode_length, expected_reward
 from trainer.envs.world import Solo
 from trainer.host.errors import split_error
@@ -38,7 +39,7 @@ def counting(num_envs: int, clip_rewards: bool = False, frame_stack: int = 1, **
         frame_stack=frame_stack,
         clip_rewards=clip_rewards,
     )
-    config = Config(env=env, algorithm=AlgorithmConfig(hidden_sizes=[8]))
+    config = Config(env=env, algorithm=DQNConfig(hidden_sizes=[8]))
     vector = envs.make(env, num_envs)
     return Players([(config, vector.spec)]), Solo(vector)
 
@@ -137,7 +138,7 @@ def answer(pipe: Connection) -> Any:
 
 def test_the_process_evaluates_what_is_asked_and_keeps_the_best_policy(remote, tmp_path):
     own = EvaluatorConfig(episodes=3, num_envs=3, nice=7)
-    config = Config(seed=4, algorithm=AlgorithmConfig(hidden_sizes=[]), evaluator=own)
+    config = Config(seed=4, algorithm=DQNConfig(hidden_sizes=[]), evaluator=own)
     process, pipe, weights = remote(config)
     spec = envs.describe(config.env)
     # Flat weights of Q(s) = W s + b: the bias [2], then W [2, 4]; CartPole shows (x, v, angle, angular velocity).

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.algorithms import ALGORITHMS
-from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.algorithms import build
+from trainer.config.algorithms import DQNConfig
+from trainer.config.sections import LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.feed import flat as tensors_of
 from trainer.learning.update import Updater
@@ -60,10 +61,10 @@ def test_the_example_has_the_form_of_a_batch(name: str, n_step: int, tmp_path: P
 @pytest.mark.parametrize("execution", ["trace", "eager"])
 @pytest.mark.parametrize("name", SPECS)
 def test_preparing_leaves_no_trace_in_what_is_learned(name: str, execution: str, tmp_path: Path) -> None:
-    spec, target = SPECS[name], AlgorithmConfig(hidden_sizes=[8], target_update_every_updates=2)
+    spec, target = SPECS[name], DQNConfig(hidden_sizes=[8], target_update_every_updates=2)
     config = LearnerConfig(batch_size=BATCH, execution=execution, learning_rate=1e-2)
     torch.manual_seed(0)
-    loss = ALGORITHMS["dqn"](target, config, spec)
+    loss = build(target, config, spec)
     prepared, plain = (Updater(copy.deepcopy(loss), config, target, torch.device("cpu")) for _ in range(2))
     replay = open_replay(spec, 1, tmp_path)
     prepared.prepare(tensors_of(replay.example()))

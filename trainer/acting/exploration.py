@@ -70,7 +70,15 @@ def apex_ladder(config: CollectorConfig, num_streams: int) -> np.ndarray:
     return config.apex_epsilon ** (1 + config.apex_alpha * i / max(1, num_streams - 1))
 
 
-def _linear(config: CollectorConfig, num_streams: int, streams: slice) -> Epsilon:
+def linear(config: CollectorConfig, num_streams: int, streams: slice) -> Epsilon:
+    """`collector.exploration=linear`: one rate for all, which falls with the frames.
+
+    Args:
+        config: the section.
+        num_streams: sub-environments of all workers.
+        streams: which of them are the worker's.
+    """
+
     def epsilon(frames: int) -> tuple[float, float]:
         rate = linear_epsilon(config, frames)
         return rate, rate
@@ -78,15 +86,11 @@ def _linear(config: CollectorConfig, num_streams: int, streams: slice) -> Epsilo
     return epsilon
 
 
-def _apex(config: CollectorConfig, num_streams: int, streams: slice) -> Epsilon:
+def apex(config: CollectorConfig, num_streams: int, streams: slice) -> Epsilon:
+    """`collector.exploration=apex`: a rate for each sub-environment, which stays; arguments as of `linear`."""
     rates = apex_ladder(config, num_streams)[streams]
     found = rates, float(rates.mean())
     return lambda frames: found
-
-
-# Values of the key `collector.exploration`; each is called with the section, the number of all workers'
-# sub-environments, and which of them are the worker's.
-EXPLORATIONS: dict[str, Callable[[CollectorConfig, int, slice], Epsilon]] = {"linear": _linear, "apex": _apex}
 
 
 def noise_of(network: nn.Module, seed: Seed | None) -> Callable[[], np.ndarray] | None:

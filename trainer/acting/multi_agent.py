@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from trainer.acting.exploration import Seed, noise_of
 from trainer.acting.policies import Greedy, Policy, greedy_policy
 from trainer.memory.weights import ordered_tensors
-from trainer.networks.q_network import let_stack
+from trainer.networks.encoders import let_stack
 from trainer.networks.scripting import script
 
 Seen = tuple[list[np.ndarray], np.ndarray | None]  # leaves, legal actions where there are masks

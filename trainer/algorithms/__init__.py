@@ -1,27 +1,35 @@
-"""Learning algorithms: each file builds an :class:`Algorithm`; an added one costs one line here.
+"""Learning algorithms: `trainer.config.algorithms.ALGORITHMS` names them, each file builds an `Algorithm`.
 
 `rainbow` and `apex` are sets of options of `c51` and `dqn`: see configs/algorithm/.
 """
 
+from pkgutil import resolve_name
+
 import torch
 from torchrl.modules import QValueActor
 
-from trainer.algorithms import c51, dqn, iqn, munchausen, qrdqn
 from trainer.algorithms.algorithm import Algorithm
-from trainer.config.sections import Config
+from trainer.config.algorithms import ALGORITHMS, AlgorithmConfig
+from trainer.config.sections import Config, LearnerConfig
 from trainer.envs import EnvSpec
 
-ALGORITHMS = {
-    "dqn": dqn.build,
-    "c51": c51.build,
-    "qrdqn": qrdqn.build,
-    "iqn": iqn.build,
-    "munchausen": munchausen.build,
-    "rainbow": c51.build,
-    "apex": dqn.build,
-}
+__all__ = ["Algorithm", "build", "check_actions", "make_policy"]
 
-__all__ = ["ALGORITHMS", "Algorithm", "check_actions", "make_policy"]
+
+def build(section: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:
+    """The algorithm for an environment. Parameters are drawn from torch's global generator.
+
+    Args:
+        section: the algorithm's section, whose `name` is one of `ALGORITHMS`.
+        learner: the learner's section.
+        spec: the environment.
+
+    Raises:
+        ConfigError: the environment does not go with a key.
+        EnvError: the algorithm cannot act in the environment.
+    """
+    algorithm: Algorithm = resolve_name(ALGORITHMS[section.name].build)(section, learner, spec)
+    return algorithm
 
 
 def check_actions(spec: EnvSpec) -> None:
@@ -39,4 +47,4 @@ def make_policy(config: Config, spec: EnvSpec) -> QValueActor:
     It draws its first weights without touching torch's global generator, which environments and updates draw from.
     """
     with torch.random.fork_rng(devices=[]):
-        return ALGORITHMS[config.algorithm.name](config.algorithm, config.learner, spec).policy
+        return build(config.algorithm, config.learner, spec).policy

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tensordict import TensorDictBase
-from torch import Tensor
+from torch import Tensor, nn
 from torchrl.modules import QValueActor
 from torchrl.objectives import LossModule
 
 from trainer.envs import EnvSpec
-from trainer.networks.q_network import QNetwork
 
 
 @dataclass(frozen=True)
@@ -28,10 +27,10 @@ class Algorithm:
         priority: likewise, what a prioritized replay draws by, float [B].
         first_priority: `first_priority(R, gamma^m (1 - terminated), max Q(s'), Q(s, a))`, float [n] each: what the
             loss would give new rows as priority, by the values that collectors acted by. None: these do not say it, and
-            `trainer.config.validation` refuses `replay.initial_priority=collector`.
+            `trainer.config.consistency` refuses `replay.initial_priority=collector`.
     """
 
-    network: QNetwork
+    network: nn.Module
     policy: QValueActor
     loss: LossModule
     td_error: Callable[[TensorDictBase], Tensor]
@@ -39,7 +38,7 @@ class Algorithm:
     first_priority: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
 
 
-def actor(network: QNetwork, spec: EnvSpec) -> QValueActor:
+def actor(network: nn.Module, spec: EnvSpec) -> QValueActor:
     """TorchRL's actor over a network: the best legal action."""
     return QValueActor(
         network,

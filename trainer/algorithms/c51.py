@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from trainer.algorithms import targets
 from trainer.algorithms.algorithm import Algorithm, actor
-from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.config.algorithms import C51Config
+from trainer.config.sections import LearnerConfig
 from trainer.envs import EnvSpec
 from trainer.networks.q_network import QNetwork
 
@@ -40,7 +41,7 @@ class Atoms(nn.Module):
         return numbers.softmax(-1) @ self.atoms
 
 
-def build(config: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:
+def build(config: C51Config, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:
     """The algorithm for an environment. Parameters are drawn from torch's global generator."""
     values = Atoms(torch.linspace(*limits(config), config.num_atoms))
     network = QNetwork(spec, config, learner.channels_last, config.num_atoms, values)
@@ -50,7 +51,7 @@ def build(config: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Alg
     return Algorithm(network, policy, loss, targets.td_error_of, targets.priority_of)
 
 
-def limits(config: AlgorithmConfig) -> tuple[float, float]:
+def limits(config: C51Config) -> tuple[float, float]:
     """The first and the last atom."""
     if not config.value_rescaling:
         return config.v_min, config.v_max
@@ -80,7 +81,7 @@ def initial_log_odds(low: float, high: float, count: int) -> Tensor:
 
 
 def objective(
-    online: targets.Network, target: targets.Network, batch: TensorDictBase, config: AlgorithmConfig
+    online: targets.Network, target: targets.Network, batch: TensorDictBase, config: C51Config
 ) -> targets.Errors:
     """Cross-entropy, difference of expected returns and, as priority, the Kullback-Leibler divergence, [B] each."""
     low, high = limits(config)

@@ -15,12 +15,13 @@ from torchrl.objectives.value import TD0Estimator
 
 from trainer.algorithms.algorithm import Algorithm, actor
 from trainer.algorithms.targets import first_priority, rescale, unrescale
-from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.config.algorithms import DQNConfig
+from trainer.config.sections import LearnerConfig
 from trainer.envs import EnvSpec
 from trainer.networks.q_network import QNetwork
 
 
-def build(config: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:
+def build(config: DQNConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:
     """The algorithm for an environment. Parameters are drawn from torch's global generator."""
     network = QNetwork(spec, config, learner.channels_last)
     policy = actor(network, spec)

@@ -14,21 +14,22 @@ from tensordict import TensorDictBase
 from trainer.algorithms import targets
 from trainer.algorithms.algorithm import Algorithm, actor
 from trainer.algorithms.qrdqn import bootstrap, errors
-from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.config.algorithms import IQNConfig
+from trainer.config.sections import LearnerConfig
 from trainer.envs import EnvSpec
-from trainer.networks.q_network import QNetwork
+from trainer.networks.implicit_quantiles import ImplicitQuantileNetwork
 
 
-def build(config: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:
+def build(config: IQNConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:
     """The algorithm for an environment. Parameters are drawn from torch's global generator."""
-    network = QNetwork(spec, config, learner.channels_last, fractions=config.num_acting_fractions)
+    network = ImplicitQuantileNetwork(spec, config, learner.channels_last)
     policy = actor(network, spec)
     loss = targets.ObjectiveLoss(policy, partial(objective, config=config))
     return Algorithm(network, policy, loss, targets.td_error_of, targets.priority_of)
 
 
 def objective(
-    online: targets.Network, target: targets.Network, batch: TensorDictBase, config: AlgorithmConfig
+    online: targets.Network, target: targets.Network, batch: TensorDictBase, config: IQNConfig
 ) -> targets.Errors:
     """Quantile regression loss, difference of the means and, as priority, the same difference, [B] each."""
     action = batch["action"]
@@ -46,4 +47,4 @@ def objective(
         else:
             judge = following
         wanted = bootstrap(following, judge, batch, config)
-    return errors(quantiles, wanted, fractions, config)
+    return errors(quantiles, wanted, fractions, config.loss_function)

@@ -15,12 +15,13 @@ from torch import Tensor
 
 from trainer.algorithms import targets
 from trainer.algorithms.algorithm import Algorithm, actor
-from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.config.algorithms import MunchausenConfig
+from trainer.config.sections import LearnerConfig
 from trainer.envs import EnvSpec
 from trainer.networks.q_network import QNetwork
 
 
-def build(config: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:
+def build(config: MunchausenConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:
     """The algorithm for an environment. Parameters are drawn from torch's global generator."""
     network = QNetwork(spec, config, learner.channels_last)
     policy = actor(network, spec)
@@ -29,7 +30,7 @@ def build(config: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Alg
 
 
 def objective(
-    online: targets.Network, target: targets.Network, batch: TensorDictBase, config: AlgorithmConfig
+    online: targets.Network, target: targets.Network, batch: TensorDictBase, config: MunchausenConfig
 ) -> targets.Errors:
     """Loss, absolute TD error and priority, [B] each."""
     value = targets.of_action(online(batch), batch["action"]).squeeze(-1)
@@ -39,7 +40,7 @@ def objective(
     return targets.distance(difference, config.loss_function), difference.abs(), difference.abs()
 
 
-def soft_target(now: Tensor, following: Tensor, batch: TensorDictBase, config: AlgorithmConfig) -> Tensor:
+def soft_target(now: Tensor, following: Tensor, batch: TensorDictBase, config: MunchausenConfig) -> Tensor:
     """Y of the module's head, [B], of the target network's values [B, A] of both observations."""
     temperature = config.munchausen_temperature
     if config.value_rescaling:

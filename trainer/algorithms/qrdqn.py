@@ -13,12 +13,13 @@ from torch import Tensor
 
 from trainer.algorithms import targets
 from trainer.algorithms.algorithm import Algorithm, actor
-from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.config.algorithms import QRDQNConfig, ValueConfig
+from trainer.config.sections import LearnerConfig
 from trainer.envs import EnvSpec
 from trainer.networks.q_network import QNetwork
 
 
-def build(config: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:
+def build(config: QRDQNConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:
     """The algorithm for an environment. Parameters are drawn from torch's global generator."""
     network = QNetwork(spec, config, learner.channels_last, config.num_quantiles)
     policy = actor(network, spec)
@@ -28,7 +29,7 @@ def build(config: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Alg
 
 
 def objective(
-    online: targets.Network, target: targets.Network, batch: TensorDictBase, config: AlgorithmConfig
+    online: targets.Network, target: targets.Network, batch: TensorDictBase, config: QRDQNConfig
 ) -> targets.Errors:
     """Quantile regression loss, difference of the means and, as priority, the same difference, [B] each."""
     quantiles = targets.of_action(online(batch), batch["action"])
@@ -38,18 +39,18 @@ def objective(
         wanted = bootstrap(following, judge, batch, config)
     count = config.num_quantiles
     fractions = (torch.arange(count, device=quantiles.device) + 0.5) / count
-    return errors(quantiles, wanted, fractions, config)
+    return errors(quantiles, wanted, fractions, config.loss_function)
 
 
-def bootstrap(following: Tensor, judge: Tensor, batch: TensorDictBase, config: AlgorithmConfig) -> Tensor:
+def bootstrap(following: Tensor, judge: Tensor, batch: TensorDictBase, config: ValueConfig) -> Tensor:
     """Quantiles of the target, [B, K]: `R + gamma^m (1 - terminated) Z'(s', a*)`, with a* by the judge's means."""
     action = targets.best(judge.mean(-1), targets.next_mask(batch))
     return targets.bellman(targets.of_action(following, action), batch, config)
 
 
-def errors(quantiles: Tensor, wanted: Tensor, fractions: Tensor, config: AlgorithmConfig) -> targets.Errors:
+def errors(quantiles: Tensor, wanted: Tensor, fractions: Tensor, loss_function: str) -> targets.Errors:
     """Loss, absolute TD error of the means, and priority of quantiles [B, K] at fractions [K] or [B, K]."""
-    loss = quantile_loss(quantiles, wanted, fractions, config.loss_function)
+    loss = quantile_loss(quantiles, wanted, fractions, loss_function)
     td_error = (wanted.mean(-1) - quantiles.mean(-1)).abs()
     return loss, td_error, td_error
 

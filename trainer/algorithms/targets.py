@@ -6,6 +6,7 @@ B is the batch, A the number of actions, K the numbers that a network gives for 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pkgutil import resolve_name
 
 import torch
 from tensordict import TensorDict, TensorDictBase, TensorDictParams
@@ -14,7 +15,8 @@ from torch import Tensor
 from torchrl.modules import QValueActor
 from torchrl.objectives import LossModule
 
-from trainer.config.sections import AlgorithmConfig
+from trainer.config.algorithms import ValueConfig
+from trainer.config.registries import LOSS_FUNCTIONS
 
 RESCALING_EPS = 1e-3
 
@@ -43,21 +45,19 @@ def discounts(batch: TensorDictBase, gamma: float) -> Tensor:
     return going_on * (gamma if steps is None else gamma ** steps.float())
 
 
-def bellman(following: Tensor, batch: TensorDictBase, config: AlgorithmConfig) -> Tensor:
+def bellman(following: Tensor, batch: TensorDictBase, config: ValueConfig) -> Tensor:
     """`R + gamma^m (1 - terminated) x` of the successor's numbers x [B or 1, K], rescaled if configured; [B, K]."""
     return backed_up(batch["next", "reward"], discounts(batch, config.gamma), following, config)
 
 
-def backed_up(rewards: Tensor, counts: Tensor, following: Tensor, config: AlgorithmConfig) -> Tensor:
+def backed_up(rewards: Tensor, counts: Tensor, following: Tensor, config: ValueConfig) -> Tensor:
     """`rewards + counts * following`; with value rescaling `h(rewards + counts * h^-1(following))`."""
     if config.value_rescaling:
         return rescale(rewards + counts * unrescale(following))
     return rewards + counts * following
 
 
-def first_priority(
-    rewards: Tensor, counts: Tensor, following: Tensor, taken: Tensor, config: AlgorithmConfig
-) -> Tensor:
+def first_priority(rewards: Tensor, counts: Tensor, following: Tensor, taken: Tensor, config: ValueConfig) -> Tensor:
     """`|R + gamma^m (1 - terminated) max Q(s') - Q(s, a)|`, float [n] (Horgan et al. 2018, algorithm 1, line 9).
 
     What an algorithm whose priority is the absolute TD error of its values gives a row that no update has seen yet. Of
@@ -99,10 +99,19 @@ def distance(difference: Tensor, loss_function: str) -> Tensor:
 
     TorchRL's DQNLoss means the whole square by `l2`.
     """
-    if loss_function == "l2":
-        return difference.square() / 2
+    of_entries: Callable[[Tensor], Tensor] = resolve_name(LOSS_FUNCTIONS[loss_function])
+    return of_entries(difference)
+
+
+def huber(difference: Tensor) -> Tensor:
+    """Each entry's Huber loss with threshold 1."""
     size = difference.abs()
     return torch.where(size < 1, size.square() / 2, size - 0.5)
+
+
+def half_square(difference: Tensor) -> Tensor:
+    """Half of each entry's square."""
+    return difference.square() / 2
 
 
 class ObjectiveLoss(LossModule):

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, get_type_hints
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from trainer.config.fields import hint, nearest, shown
-from trainer.config.sections import CONFIG_DIR, Config, ConfigError, config_keys, first_line, group_options, schema
+from trainer.config.sections import CONFIG_DIR, ConfigError, config_keys, first_line, group_options, schema
 
 FREE = ("env.kwargs.", "agents.overrides.", "agents.start_from.")  # below these a user may add any key
 GROUPS = tuple(sorted(path.name for path in CONFIG_DIR.iterdir() if any(path.glob("*.yaml"))))
@@ -158,9 +158,7 @@ def _types() -> Any:
 
 def _type_words(key: str) -> str:
     """The type of a key in words, from its annotation."""
-    section, _, name = key.rpartition(".")
-    owner: Any = get_type_hints(Config)[section] if section else Config
-    kind = str(get_type_hints(owner)[name]).removeprefix("<class '").removesuffix("'>")
+    kind = str(KEYS[key].type)
     words = {
         "int": "a whole number",
         "float": "a number",

@@ -20,6 +20,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from trainer.config.algorithms import ALGORITHMS, check_key
 from trainer.config.arguments import FREE, GROUPS, KEYS, MOST_RUNS, UNREADABLE, check, is_text, quoted, single_values
 from trainer.config.fields import shown
 from trainer.config.machine import available_cores, check_machine
@@ -34,6 +35,7 @@ from trainer.config.sections import (
     group_options,
     resolve,
     schema,
+    with_own_keys,
 )
 from trainer.config.validation import check_values, validate
 from trainer.reading import ReadError, read_json
@@ -99,8 +101,24 @@ def load(arguments: Sequence[str], cores: int | None = None) -> Loaded:
     config = absolute(config)
     if folder is not None:
         return _resumed(folder.absolute(), overrides, config, cores)
-    config = replace(config, resume=None)
+    config = _own_keys(replace(config, resume=None), overrides)
     return Loaded(resolve(config, cores), reason, validate(config, cores))
+
+
+def _own_keys(config: Config, overrides: Sequence[Override]) -> Config:
+    """The configuration with the keys of its algorithm alone, once it is known which that is.
+
+    A preset may set keys of several algorithms; what was typed is meant.
+
+    Raises:
+        ConfigError: a key was typed that the algorithm does not have.
+    """
+    config = with_own_keys(config)
+    for override in overrides:
+        section, _, key = override.key_or_group.partition(".")
+        if section == "algorithm" and key and config.algorithm.name in ALGORITHMS:
+            check_key(key, config.algorithm)
+    return config
 
 
 def absolute(config: Config) -> Config:
@@ -147,14 +165,14 @@ def _resumed(folder: Path, overrides: Sequence[Override], asked: Config, cores: 
     Args:
         folder: of the run.
         overrides: as typed: keys; and groups, which set all keys of their section (a preset: all keys).
-        asked: the configuration of a new run with these arguments, not resolved: values that `resolve` would compute
+        asked: the configuration of a new run with these arguments, with the keys of all algorithms and not resolved: values that `resolve` would compute
             stay as they are in the run.
         cores: that the run may use.
 
     Raises:
         ConfigError: a value differs from the run's and may not change, or the result is not valid.
     """
-    kept = absolute(from_yaml(RunFolder(folder).config))
+    kept = _own_keys(absolute(from_yaml(RunFolder(folder).config)), overrides)
     typed = {override.key_or_group for override in overrides} - {"resume", "run_dir"}
     old, new = config_keys(kept), config_keys(asked)
     changed = {}
@@ -309,6 +327,7 @@ def check_composition(arguments: list[str]) -> None:
 
 
 def _compose(arguments: list[str]) -> Config:
+    """What the arguments make, with the keys of all algorithms."""
     with _in_one_sentence(), _separate_hydra():
         node = compose("train", arguments)
         missing = OmegaConf.missing_keys(node)

@@ -5,21 +5,14 @@ from __future__ import annotations
 import math
 import os
 
+from trainer.config.algorithms import ALGORITHMS
 from trainer.config.fields import plain
 from trainer.config.schedules.rounds import frames_of_step
-from trainer.config.sections import GAME_BACKENDS, Config, ConfigError
+from trainer.config.sections import Config, ConfigError
+from trainer.envs.backends import BACKENDS
 
-CATEGORICAL = ("c51", "rainbow")  # algorithms that learn a distribution from v_min to v_max
-LEAST_SUPPORT = 1e-6  # of v_max - v_min, and of a bound that is not 0
 COPIES = 7  # of a network: weights, target, gradient, two of Adam's moments, the board, the evaluator's; one a worker
 MOST_UPDATES = 10**11  # three years at a millisecond each
-# Algorithms whose priority is more than a TD error of values, so that collectors cannot give a new row its own.
-NO_FIRST_PRIORITY = {
-    "c51": "is the distance of two distributions",
-    "rainbow": "is the distance of two distributions",
-    "iqn": "has the noise of its drawn fractions in it",
-    "munchausen": "has the log-policy in it",
-}
 
 
 def check_together(config: Config) -> None:
@@ -130,7 +123,7 @@ def check_opponents(config: Config) -> None:
             f"opponents.{key}={getattr(config.opponents, key):g} has no policies to play against: name them, as "
             "'opponents.checkpoint_paths=[RUN/best/policy.pt]'"
         )
-    if config.env.backend in GAME_BACKENDS:
+    if BACKENDS[config.env.backend].is_game:
         check_game(config)
 
 
@@ -160,35 +153,14 @@ def _shares_of_opponents(config: Config) -> tuple[dict[str, float], dict[str, fl
 
 
 def _check_algorithm(config: Config) -> None:
-    algorithm = config.algorithm
-    if algorithm.name == "munchausen" and algorithm.double:
-        raise ConfigError(
-            "algorithm.double=true does not go with algorithm=munchausen, whose soft policy needs no second estimator: "
-            "set algorithm.double=false"
-        )
-    if algorithm.prioritized and config.replay.initial_priority == "collector" and algorithm.name in NO_FIRST_PRIORITY:
+    algorithm, entry = config.algorithm, ALGORITHMS[config.algorithm.name]
+    if algorithm.prioritized and config.replay.initial_priority == "collector" and entry.no_first_priority:
         raise ConfigError(
             f"replay.initial_priority=collector does not go with algorithm={algorithm.name}, whose priority "
-            f"{NO_FIRST_PRIORITY[algorithm.name]}, which the values that a collector acts by do not say: set "
+            f"{entry.no_first_priority}, which the values that a collector acts by do not say: set "
             "replay.initial_priority=max"
         )
-    low, high = algorithm.v_min, algorithm.v_max
-    if low >= high:
-        raise ConfigError(
-            f"algorithm.v_min={low:g} is not below algorithm.v_max={high:g}: set them to the "
-            "smallest and the largest discounted return that an episode can have"
-        )
-    for key, bound in (("v_min", low), ("v_max", high)):
-        if 0 < abs(bound) < LEAST_SUPPORT:
-            other = {"v_min": high > LEAST_SUPPORT, "v_max": low < -LEAST_SUPPORT}[key]
-            remedy = f"set algorithm.{key}=0" if other else "name the returns that an episode can have"
-            raise ConfigError(f"algorithm.{key}={bound:g} is too small to be told from 0: {remedy}")
-    # Atoms that float32 cannot tell apart.
-    if high - low < max(LEAST_SUPPORT, algorithm.num_atoms * 1e-6 * max(abs(low), abs(high))):
-        raise ConfigError(
-            f"algorithm.num_atoms={algorithm.num_atoms} from algorithm.v_min={low:g} to algorithm.v_max={high:g} lie "
-            "too close together to be told apart: set both to the smallest and the largest discounted return"
-        )
+    entry.check(algorithm)
 
 
 def _check_network(config: Config) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from trainer.config.algorithms import check_key, section_of
 from trainer.config.fields import hint, shown
 from trainer.config.sections import Config, ConfigError, config_keys, first_line, schema
 
@@ -20,11 +21,14 @@ def agent_config(config: Config, name: str) -> Config:
     """The configuration of one agent: that of the run with the values of `agents.overrides.<name>`.
 
     Raises:
-        ConfigError: a key that an agent must not override, or a value of another type.
+        ConfigError: a key that an agent must not override or that its algorithm does not have, or a value of another
+            type.
     """
     changed: dict[str, dict[str, Any]] = {}
-    keys = {key: value for key, value in config_keys(config).items() if key.partition(".")[0] in AGENT_SECTIONS}
-    for key, value in agent_values(config, name).items():
+    keys = [key for key in config_keys() if key.partition(".")[0] in AGENT_SECTIONS]
+    values = agent_values(config, name)
+    algorithm = section_of(config.algorithm, str(values.get("algorithm.name", config.algorithm.name)))
+    for key, value in values.items():
         if key not in keys:
             raise ConfigError(
                 f"agents.overrides.{name}.{shown(key)} is no key of an agent"
@@ -35,7 +39,10 @@ def agent_config(config: Config, name: str) -> Config:
                 f"agents.overrides.{name}.{key} is not possible: all agents of a run share it, so set {key} for the run"
             )
         section, _, leaf = key.partition(".")
+        if section == "algorithm":
+            check_key(leaf, algorithm, f"agents.overrides.{name}.")
         changed.setdefault(section, {})[leaf] = check_type(f"agents.overrides.{name}.", key, value)
+    config = replace(config, algorithm=algorithm)
     sections = {section: replace(getattr(config, section), **values) for section, values in changed.items()}
     return replace(config, **sections)
 

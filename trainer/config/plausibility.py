@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
-from trainer.config.consistency import CATEGORICAL, most_updates
+from trainer.config.algorithms import ALGORITHMS, explores_by_noise
+from trainer.config.consistency import most_updates
 from trainer.config.fields import bounds_text, shown
-from trainer.config.sections import GAME_BACKENDS, Config, config_keys, resolve
+from trainer.config.sections import Config, config_keys, resolve
+from trainer.envs.backends import BACKENDS
 
 FEW_UPDATES, MANY_UPDATES = 100, 10**9
 GATHERED = 10  # most rows that are sampled at once, in capacities of the replay
@@ -27,7 +29,7 @@ def warnings(config: Config, cores: int) -> list[str]:
         *_unusual(config),
         *_of_updates(config, updates),
         *_of_exploration(config),
-        *_of_algorithm(config),
+        *ALGORITHMS[config.algorithm.name].check(config.algorithm),
         *_without_effect(config),
         *_of_machine(config, cores),
     ]
@@ -36,7 +38,7 @@ def warnings(config: Config, cores: int) -> list[str]:
 def _unusual(config: Config) -> list[str]:
     found, values = [], config_keys(config)
     for key, item in config_keys().items():
-        if "usual" not in item.metadata:
+        if "usual" not in item.metadata or key not in values:
             continue
         (low, high), value = item.metadata["usual"], values[key]
         if any(one is not None and not low <= one <= high for one in (value if isinstance(value, list) else [value])):
@@ -90,7 +92,7 @@ def _of_updates(config: Config, updates: float) -> list[str]:
 
 def _of_exploration(config: Config) -> list[str]:
     collector = config.collector
-    if config.algorithm.noisy:
+    if explores_by_noise(config.algorithm):
         return []  # noisy layers explore, epsilon is not used
     if collector.exploration == "apex":
         if collector.apex_epsilon in (0.0, 1.0):
@@ -113,15 +115,6 @@ def _of_exploration(config: Config) -> list[str]:
     return []
 
 
-def _of_algorithm(config: Config) -> list[str]:
-    low, high = config.algorithm.v_min, config.algorithm.v_max
-    if config.algorithm.name in CATEGORICAL and not low <= 0 <= high:
-        return [
-            f"algorithm.v_min={low:g} to algorithm.v_max={high:g} leaves out 0, which is the value of an episode's end"
-        ]
-    return []
-
-
 def _without_effect(config: Config) -> list[str]:
     found, schedule, evaluator = [], config.schedule, config.evaluator
     if not schedule.kind.rounds:
@@ -141,7 +134,7 @@ def _without_effect(config: Config) -> list[str]:
             f"evaluator.every_frames={evaluator.every_frames} nothing is evaluated within "
             f"budget_frames={config.budget_frames}"
         )
-    if config.env.backend in GAME_BACKENDS:
+    if BACKENDS[config.env.backend].is_game:
         found += _of_opponents(config)
     return found
 

@@ -10,16 +10,18 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from trainer.config.fields import ConfigError, hint, number, numbers, one_of
+from trainer.config.algorithms import AlgorithmConfig, AnyAlgorithmConfig, DQNConfig, section_of
+from trainer.config.fields import ConfigError, hint, number, one_of
 from trainer.config.machine import available_cores
+from trainer.config.registries import EXPLORATIONS, OPTIONAL_LOGGERS
 from trainer.config.schedules import SCHEDULES, Schedule
+from trainer.envs.backends import BACKENDS, PREPROCESSING, SCREEN_SIZE, VECTORIZATION
 from trainer.reading import ReadError, read_text
 
 # Beside the package, in a clone as in an installation, whatever the working folder holds.
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 
 
-GAME_BACKENDS = ("game", "openspiel")  # turn-based games, besides those of PettingZoo
 GAMES_PER_ROUND = 4  # of a worker, where the schedule has rounds
 
 
@@ -28,56 +30,17 @@ class EnvConfig:
     """Which environment is trained on, and how it is wrapped."""
 
     id: str = "CartPole-v1"
-    backend: str = one_of(
-        "gymnasium", "envpool", "counting", "counting_agents", "grid", "pettingzoo", "game", "openspiel"
-    )  # fmt: skip
+    backend: str = one_of(*BACKENDS)
     kwargs: dict[str, Any] = field(default_factory=dict)  # handed to the environment's constructor
     import_modules: list[str] = field(default_factory=list)  # packages that register the id when imported
-    preprocessing: str = one_of("none", "atari")
+    preprocessing: str = one_of(*PREPROCESSING)
     # atari: frames of so many pixels square; 42 makes an update 9 times cheaper.
-    screen_size: int = number(84, 8, 1_024, (36, 256))
+    screen_size: int = number(SCREEN_SIZE, 8, 1_024, (36, 256))
     frame_stack: int = number(1, 1, 256, (1, 16))  # frames that the policy sees at once; stored once each
-    vectorization: str = one_of("auto", "sync", "native")  # sync: in this process; native: its vector_entry_point
+    vectorization: str = one_of(*VECTORIZATION)  # sync: in this process; native: its vector_entry_point
     max_episode_steps: int | None = number(None, 1, 10**9, (1, 10**7))  # None keeps the environment's own limit
     mask_key: str = "action_mask"  # what the environment calls its mask of legal actions, in its observation or info
     clip_rewards: bool = False  # train on the sign of the reward; returns are reported unclipped
-
-
-@dataclass(frozen=True)
-class AlgorithmConfig:
-    """What is learned: the loss, its target and the network."""
-
-    name: str = "dqn"  # one of configs/algorithm/
-    gamma: float = number(0.99, 0.01, 1.0, (0.1, 1.0))
-    n_step: int = number(1, 1, 10_000, (1, 100))
-    double: bool = True  # the online network chooses the next action, the target judges it
-    dueling: bool = False  # value and advantage in two heads
-    noisy: bool = False  # noisy linear layers explore, in place of epsilon
-    noisy_sigma: float = number(0.5, 1e-4, 100.0, (0.01, 5.0))
-    prioritized: bool = False  # draw transitions by TD error; how: replay.priority_*
-    loss_function: str = one_of("smooth_l1", "l2")
-    value_rescaling: bool = False  # learn h(x) = sign(x) (sqrt(|x| + 1) - 1) + x / 1000 of the return
-    num_atoms: int = number(51, 2, 4_096, (3, 1_024))  # c51
-    # c51: smallest and largest return that can be told apart; values begin at 0 or next to it.
-    v_min: float = number(-10.0, -1e9, 1e9, (-1e6, 1e6))
-    v_max: float = number(10.0, -1e9, 1e9, (-1e6, 1e6))
-    num_quantiles: int = number(32, 1, 4_096, (2, 1_024))  # qrdqn
-    num_fractions: int = number(8, 1, 1_024, (1, 256))  # iqn: of a transition; as many of its successor
-    # iqn: evenly spread fractions that acting averages over.
-    num_acting_fractions: int = number(32, 1, 4_096, (1, 1_024))
-    fraction_cosines: int = number(64, 1, 4_096, (4, 1_024))  # iqn: of the embedding
-    # iqn: act by the mean of this worst share of returns; 1 is risk-neutral.
-    risk_level: float = number(1.0, 0.001, 1.0, (0.01, 1.0))
-    munchausen_alpha: float = number(0.9, 0.0, 1.0)  # munchausen: weight of the log-policy added to the reward
-    munchausen_temperature: float = number(0.03, 1e-4, 100.0, (1e-3, 1.0))
-    munchausen_clip: float = number(-1.0, -1e6, 0.0, (-100.0, 0.0))  # least log-policy term
-    target_update_every_updates: int = number(100, 1, 10**9)  # hard updates; ignored when target_tau is set
-    # Soft updates after every update: target += tau * (online - target).
-    target_tau: float | None = number(None, 1e-6, 1.0, (1e-4, 1.0))
-    hidden_sizes: list[int] = numbers([120, 84], 1, 65_536, (4, 8_192))
-    activation: str = one_of("relu", "tanh", "silu")
-    cnn: str = one_of("auto", "nature", "efficient", "small")  # encoder of image leaves
-    scale_observations: bool = False  # the network sees numbers with finite bounds as -1 .. 1
 
 
 @dataclass(frozen=True)
@@ -86,7 +49,7 @@ class CollectorConfig:
 
     num_workers: int | None = number(None, 1, 4_096)  # None: cores - 2, at least 1
     envs_per_worker: int = number(16, 1, 65_536, (1, 4_096))
-    exploration: str = one_of("linear", "apex")
+    exploration: str = one_of(*EXPLORATIONS)
     epsilon_start: float = number(1.0, 0.0, 1.0)
     epsilon_end: float = number(0.05, 0.0, 1.0)
     epsilon_decay_frames: int = number(10_000, 0, 10**12)
@@ -244,7 +207,7 @@ class FaultsConfig:
 class LoggerConfig:
     """Where the run is shown. JSONL, CSV and the terminal are always on."""
 
-    name: str = one_of("none", "wandb", "tensorboard")
+    name: str = one_of("none", *OPTIONAL_LOGGERS)
     every_seconds: float = number(1.0, 0.01, 1e9, (0.1, 3_600.0))
     terminal: str = one_of("auto", "live", "plain", "none")
     wandb_project: str = "trainer"
@@ -272,7 +235,8 @@ class Config:
     run_dir: str | None = None  # None: runs/<date>_<time>_<env>_<algorithm>_<seed>
     resume: str | None = None  # a run's folder to go on in; auto: run_dir, where that holds a run
     env: EnvConfig = field(default_factory=EnvConfig)
-    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    # The section of the algorithm that was chosen; until it is known which, the keys of all of them.
+    algorithm: AlgorithmConfig = field(default_factory=DQNConfig, metadata={"keys": AnyAlgorithmConfig})
     collector: CollectorConfig = field(default_factory=CollectorConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
@@ -287,26 +251,30 @@ class Config:
 
 
 def config_keys(config: Any = Config, prefix: str = "") -> dict[str, Any]:
-    """Every dotted key of a configuration, as ``learner.batch_size``, with its value; of a class, with its field."""
+    """Every dotted key of a configuration, as `learner.batch_size`, with its value; of a class, with its field.
+
+    Of the class these are the keys of all algorithms, of a configuration those of its own.
+    """
     found: dict[str, Any] = {}
     for item in fields(config):
-        section = item.default_factory if isinstance(config, type) else getattr(config, item.name)
+        is_type = isinstance(config, type)
+        section = item.metadata.get("keys", item.default_factory) if is_type else getattr(config, item.name)
         if is_dataclass(section):
             found |= config_keys(section, f"{prefix}{item.name}.")
         else:
-            found[prefix + item.name] = item if isinstance(config, type) else section
+            found[prefix + item.name] = item if is_type else section
     return found
 
 
 def group_options(group: str) -> tuple[str, ...]:
-    """Names that ``group=NAME`` takes: the files of configs/<group>/, sorted."""
+    """Names that `group=NAME` takes: the files of configs/<group>/, sorted."""
     return tuple(sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml")))
 
 
 def resolve(config: Config, cores: int | None = None) -> Config:
     """The configuration with every value filled in that depends on the machine.
 
-    Of ``cores`` (None: `available_cores`), two are left to the learner and the evaluator.
+    Of `cores` (None: `available_cores`), two are left to the learner and the evaluator.
     """
     collector, schedule = config.collector, config.schedule
     if schedule.kind.local_agents:
@@ -317,7 +285,7 @@ def resolve(config: Config, cores: int | None = None) -> Config:
     step = max(1, cast(int, collector.num_workers) * collector.envs_per_worker)  # frames of one step of all workers
     if schedule.tolerance_frames is None:
         schedule = replace(schedule, tolerance_frames=max(512, 2 * step))
-    if config.env.backend in GAME_BACKENDS and schedule.kind.repeatable:
+    if BACKENDS[config.env.backend].is_game and schedule.kind.repeatable:
         schedule = _rounds_of_games(schedule, cast(int, collector.num_workers))
     if schedule.frames_per_round is None and schedule.episodes_per_round is None:
         steps = schedule.kind.round_steps or max(1, round(1_024 / step))
@@ -351,10 +319,13 @@ def to_yaml(config: Config) -> str:
 
 
 def schema() -> Any:
-    """The types and defaults of `Config` as an OmegaConf node that takes values, which frozen classes refuse."""
+    """The types and defaults of `Config` as an OmegaConf node that takes values, which frozen classes refuse.
+
+    Its section `algorithm` has the keys of all algorithms: see `with_own_keys`.
+    """
     from omegaconf import OmegaConf
 
-    node = OmegaConf.structured(Config)
+    node = OmegaConf.structured(Config(algorithm=AnyAlgorithmConfig()))
     OmegaConf.set_readonly(node, None)
     for item in fields(Config):
         if OmegaConf.is_config(node[item.name]):
@@ -362,8 +333,13 @@ def schema() -> Any:
     return node
 
 
+def with_own_keys(config: Config) -> Config:
+    """The configuration with the keys of its algorithm alone."""
+    return replace(config, algorithm=section_of(config.algorithm, config.algorithm.name))
+
+
 def from_yaml(path: str | Path) -> Config:
-    """Read a run's config.yaml; keys that it does not name take their defaults.
+    """Read a run's config.yaml; keys that it does not name take their defaults, those of other algorithms are left out.
 
     Raises:
         ConfigError: the file is missing, damaged, no YAML mapping, or names a key or value that `Config` does not take.
@@ -385,7 +361,7 @@ def from_yaml(path: str | Path) -> Config:
     if not isinstance(read, DictConfig) or not read:
         raise ConfigError(f"{path} holds no mapping of keys to values, so it is no run's config.yaml")
     try:
-        return cast(Config, OmegaConf.to_object(OmegaConf.merge(schema(), read)))
+        return with_own_keys(cast(Config, OmegaConf.to_object(OmegaConf.merge(schema(), read))))
     except OmegaConfBaseException as error:
         key = error.full_key or ""
         meant = "" if key in config_keys() else hint(key, config_keys())

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from keyword import iskeyword
 from typing import Any
 
+from trainer.config.algorithms import ALGORITHMS
 from trainer.config.consistency import check_opponents, check_together
 from trainer.config.fields import bounds_text, hint, shown
 from trainer.config.overrides import agent_config, agent_values
 from trainer.config.plausibility import warnings
-from trainer.config.sections import Config, ConfigError, config_keys, group_options, resolve
+from trainer.config.sections import Config, ConfigError, config_keys, resolve
 
 PATHS = (
     "run_dir", "resume", "replay.scratch_dir", "opponents.start_from", "opponents.checkpoint_paths",
@@ -69,8 +70,8 @@ def check_values(config: Config) -> None:
     Raises:
         ConfigError: the first one, in one sentence that names its key.
     """
-    values = config_keys(config)
-    for key, item in config_keys().items():
+    values, known = config_keys(config), config_keys()
+    for key, item in ((key, known[key]) for key in values):
         _check_kind(key, str(item.type), values[key])
         if "range" in item.metadata:
             _check_range(key, values[key], *item.metadata["range"])
@@ -101,8 +102,9 @@ def _check_words(key: str, value: list[Any] | dict[str, Any]) -> None:
 
 
 def _check_names(values: dict[str, Any]) -> None:
-    choices = {key: item.metadata["choices"] for key, item in config_keys().items() if "choices" in item.metadata}
-    choices["algorithm.name"] = group_options("algorithm")
+    known = {key: item.metadata for key, item in config_keys().items() if key in values}
+    choices = {key: metadata["choices"] for key, metadata in known.items() if "choices" in metadata}
+    choices["algorithm.name"] = tuple(sorted(ALGORITHMS))
     choices["learner.device"] = ("auto", "cpu", "cuda", "cuda:N")
     for key, options in choices.items():
         value = values[key]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pkgutil import resolve_name
 from typing import Any, cast
 
 import torch
@@ -16,8 +17,8 @@ from torch import Tensor, nn
 
 from trainer.algorithms import Algorithm
 from trainer.algorithms.targets import best
+from trainer.config.registries import ACTIVATIONS
 from trainer.learning.feed import Batch
-from trainer.networks.q_network import ACTIVATIONS
 
 DORMANT = 0.025  # share of its layer's mean activity below which a unit sleeps
 
@@ -79,7 +80,7 @@ def _activity(network: nn.Module) -> Iterator[list[Tensor]]:
         units = out.flatten(2).abs().mean((0, 2)) if out.ndim == 4 else out.flatten(0, -2).abs().mean(0)
         seen.append(units)
 
-    kinds = tuple(ACTIVATIONS.values())
+    kinds = tuple(map(resolve_name, ACTIVATIONS.values()))
     handles = [module.register_forward_hook(look) for module in network.modules() if isinstance(module, kinds)]
     try:
         yield seen

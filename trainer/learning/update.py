@@ -16,7 +16,8 @@ from torch import Tensor
 from torchrl.objectives import LossModule
 
 from trainer.algorithms import Algorithm
-from trainer.config.sections import AlgorithmConfig, LearnerConfig
+from trainer.config.algorithms import AlgorithmConfig
+from trainer.config.sections import LearnerConfig
 from trainer.learning.feed import Batch, to_tensordict
 from trainer.memory.weights import ordered_leaves
 from trainer.networks.recording import record

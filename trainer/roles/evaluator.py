@@ -28,6 +28,7 @@ from trainer.acting.policies import Policy, greedy_policy
 from trainer.acting.stacks import FrameStacks
 from trainer.algorithms import make_policy
 from trainer.algorithms.targets import unrescale
+from trainer.config.algorithms import learns_rescaled
 from trainer.config.sections import Config
 from trainer.envs import EnvSpec, life
 from trainer.envs.world import Observation, Step
@@ -127,7 +128,7 @@ class Players:
 
     def as_return(self, agent: int, values: np.ndarray) -> np.ndarray:
         """Values of an agent's network as the returns that they stand for."""
-        rescaled = self.configs[agent].algorithm.value_rescaling
+        rescaled = learns_rescaled(self.configs[agent].algorithm)
         return unrescale(torch.from_numpy(values)).numpy() if rescaled else values
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.algorithms import ALGORITHMS, Algorithm
+from trainer.algorithms import Algorithm, build
 from trainer.host.errors import error_text
 from trainer.learning.determinism import be_deterministic
 from trainer.learning.diagnostics import diagnose
@@ -61,7 +61,7 @@ class Learner:
         self.plan, self.name, self.config, self.board, self.frozen = plan, plan.name, config, plan.board, frozen
         be_deterministic(config.learner)
         torch.manual_seed(plan.seed)
-        algorithm = ALGORITHMS[config.algorithm.name](config.algorithm, config.learner, spec)
+        algorithm = build(config.algorithm, config.learner, spec)
         self.replay = open_replay(plan, algorithm, device)
         self.sampler = self.replay.sampler
         self.feed = Feed(self.replay, device)

@@ -66,11 +66,11 @@ class PoolOpponents:
         self.own = np.zeros((0, 0), bool)  # [N, P], seats whose decisions are the agent's own, to be learned from
 
     def reseed(self, seed: int) -> None:
-        """Draw as if made anew, for games that are reset with ``seed``."""
+        """Draw as if made anew, for games that are reset with `seed`."""
         self._rng = np.random.default_rng([*self._seed, seed])
 
     def draw(self, game: Any, rows: np.ndarray) -> None:
-        """Choose for every seat of the games ``rows``, int64 [M], whose episodes begin."""
+        """Choose for every seat of the games `rows`, int64 [M], whose episodes begin."""
         shape = (game.num_games, game.num_players)
         if self.kind.shape != shape:
             self.kind, self.member = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -104,7 +104,7 @@ class PoolOpponents:
         """Any member but the one that is held longest, which makes room once its games are over.
 
         With many games at a time all members would be in use for ever, and no other snapshot would be met. One of the
-        slots ``first`` .. ``last`` - 1 is taken where there is one.
+        slots `first` .. `last` - 1 is taken where there is one.
         """
         members = np.arange(1, len(self._slots))
         if not self._leaving[0]:
@@ -126,7 +126,7 @@ class PoolOpponents:
         self._rng.bit_generator.state = state["rng"]
 
     def act(self, game: Any, rows: np.ndarray) -> np.ndarray:
-        """Actions int64 [M] of whoever is to move in the games ``rows``, int64 [M]."""
+        """Actions int64 [M] of whoever is to move in the games `rows`, int64 [M]."""
         seats = game.to_move[rows]
         kinds, actions = self.kind[rows, seats], np.zeros(len(rows), np.int64)
         learned = kinds >= LATEST
@@ -145,7 +145,7 @@ class PoolOpponents:
         return actions
 
     def _by_networks(self, observation: dict[str, np.ndarray], members: np.ndarray) -> np.ndarray:
-        """Greedy actions int64 [M] of ``members``, int64 [M], on an observation, arrays [M, ...]; block by block."""
+        """Greedy actions int64 [M] of `members`, int64 [M], on an observation, arrays [M, ...]; block by block."""
         actions, place = np.zeros(len(members), np.int64), np.zeros(len(members), np.int64)
         for member in range(len(self._members)):
             own = members == member
@@ -161,7 +161,7 @@ class PoolOpponents:
         return actions
 
     def ended(self, game: Any, rows: np.ndarray, seats: np.ndarray) -> None:
-        """Count the games ``rows`` [M] that are over, in which the agent sat on ``seats``, int64 [M]."""
+        """Count the games `rows` [M] that are over, in which the agent sat on `seats`, int64 [M]."""
         results = self._pool.results[self._worker]
         for row, seat, winner in zip(rows, seats, game.winner[rows], strict=True):
             outcome = DRAW if winner < 0 else WIN if winner == seat else LOSS

@@ -1,6 +1,6 @@
 """Loggers: one object, `Loggers`, that hands rows and events to all sinks.
 
-A new logger needs one file with a `Sink`, one line in `LOGGERS` and one YAML file.
+A new logger needs one file with a `Sink`, one line in `trainer.config.registries` and one YAML file.
 """
 
 from __future__ import annotations
@@ -11,32 +11,18 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from pkgutil import resolve_name
 from typing import Any
 
+from trainer.config.registries import LOGGERS, OPTIONAL_LOGGERS
 from trainer.config.sections import ConfigError, LoggerConfig
-from trainer.telemetry.loggers.csv import open_csv
-from trainer.telemetry.loggers.jsonl import open_jsonl
 from trainer.telemetry.loggers.sink import Event, RunInfo, Sink
-from trainer.telemetry.loggers.tensorboard import open_tensorboard
-from trainer.telemetry.loggers.terminal import open_terminal
-from trainer.telemetry.loggers.text import open_text
-from trainer.telemetry.loggers.wandb import open_wandb
 from trainer.telemetry.rows import Row
 
-__all__ = ["ALWAYS", "LOGGERS", "Event", "Loggers", "Row", "RunInfo", "Sink", "open_loggers"]
+__all__ = ["Event", "Loggers", "Row", "RunInfo", "Sink", "open_loggers"]
 
 # Opens a sink. The function is `notify`: a text that the sink hands to it, from any thread, becomes an event.
 OpenSink = Callable[[LoggerConfig, RunInfo, Callable[[str], None]], Sink]
-
-LOGGERS: dict[str, OpenSink] = {
-    "wandb": open_wandb,
-    "tensorboard": open_tensorboard,
-    "jsonl": open_jsonl,
-    "csv": open_csv,
-    "text": open_text,
-    "terminal": open_terminal,
-}
-ALWAYS = ("jsonl", "csv", "text", "terminal")
 
 
 class Loggers:
@@ -134,9 +120,8 @@ def open_loggers(config: LoggerConfig, run: RunInfo, print_to_terminal: bool = T
     Raises:
         ConfigError: an unknown `logger.name` or `logger.terminal`, or a missing package.
     """
-    optional = [name for name in LOGGERS if name not in ALWAYS]
-    if config.name not in (*optional, "none"):
-        raise ConfigError(_unknown("logger.name", config.name, [*optional, "none"]))
+    if config.name not in (*OPTIONAL_LOGGERS, "none"):
+        raise ConfigError(_unknown("logger.name", config.name, [*OPTIONAL_LOGGERS, "none"]))
     modes = ["auto", "live", "plain", "none"]
     if config.terminal not in modes:
         raise ConfigError(_unknown("logger.terminal", config.terminal, modes))
@@ -144,10 +129,11 @@ def open_loggers(config: LoggerConfig, run: RunInfo, print_to_terminal: bool = T
     wanted = [
         name
         for name in LOGGERS  # the optional one first, as it may raise; the terminal's live view last
-        if name == config.name or (name in ALWAYS and not (name == "terminal" and silent))
+        if name == config.name or not (name in OPTIONAL_LOGGERS or (name == "terminal" and silent))
     ]
     notices: deque[str] = deque()
-    return Loggers({name: LOGGERS[name](config, run, notices.append) for name in wanted}, notices)
+    openers: dict[str, OpenSink] = {name: resolve_name(LOGGERS[name]) for name in wanted}
+    return Loggers({name: open_sink(config, run, notices.append) for name, open_sink in openers.items()}, notices)
 
 
 def _unknown(key: str, value: str, known: list[str]) -> str:

@@ -1,0 +1,71 @@
+"""Where environments come from: `BACKENDS` lists the values of the key `env.backend`, each with what it can do.
+
+Import paths, `module:name`, so that a wrong argument is refused before anything heavy is imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PREPROCESSING = ("none", "atari")
+VECTORIZATION = ("auto", "sync", "native")  # sync: in this process; native: the environment's vector_entry_point
+SCREEN_SIZE = 84  # pixels square, of Atari's frames where nothing else is asked for
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One source of environments.
+
+    Args:
+        make: path of `make(env, num_envs, autoreset, render_mode) -> vector`; of worlds `make(env, num_envs,
+            render_mode) -> world`. `env` has the attributes of EnvConfig.
+        is_world: whether its environments have several agents.
+        is_game: whether all of them are turn-based games, which one agent plays against opponents.
+        make_game: path of `make_game(env, num_games, render_mode) -> game` where there are such; else empty.
+        scripted: path of `scripted(env) -> Player | None`, a game's scripted player; empty where there is none.
+        heeds: keys of the section that only some backends heed, and this one does.
+    """
+
+    make: str
+    is_world: bool = False
+    is_game: bool = False
+    make_game: str = ""
+    scripted: str = ""
+    heeds: tuple[str, ...] = ()
+
+
+# The first one is the default.
+BACKENDS: dict[str, Backend] = {
+    "gymnasium": Backend(
+        "trainer.envs.gymnasium:make",
+        heeds=("preprocessing", "vectorization", "max_episode_steps", "mask_key", "clip_rewards"),
+    ),
+    "envpool": Backend(
+        "trainer.envs.envpool:make", heeds=("preprocessing", "max_episode_steps", "mask_key", "clip_rewards")
+    ),
+    "counting": Backend("trainer.envs.counting:make", heeds=("clip_rewards",)),
+    "counting_agents": Backend("trainer.envs.counting:make_world", is_world=True, heeds=("clip_rewards",)),
+    "grid": Backend("trainer.envs.grids:make", is_world=True),
+    "pettingzoo": Backend(
+        "trainer.envs.pettingzoo:make",
+        is_world=True,
+        make_game="trainer.envs.games.turn_based:make_game",
+        heeds=("mask_key", "clip_rewards"),
+    ),
+    "game": Backend(
+        "trainer.envs.selfplay:make",
+        is_world=True,
+        is_game=True,
+        make_game="trainer.envs.selfplay:make_listed",
+        scripted="trainer.envs.selfplay:scripted_listed",
+        heeds=("clip_rewards",),
+    ),
+    "openspiel": Backend(
+        "trainer.envs.selfplay:make",
+        is_world=True,
+        is_game=True,
+        make_game="trainer.envs.games.openspiel:make_game",
+        scripted="trainer.envs.games.openspiel:scripted",
+        heeds=("clip_rewards",),
+    ),
+}

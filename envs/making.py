@@ -1,0 +1,117 @@
+"""Makes environments of any backend, and says what they show."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from functools import partial
+from pkgutil import resolve_name
+from typing import Any
+
+from trainer.envs import selfplay
+from trainer.envs.backends import BACKENDS, PREPROCESSING, SCREEN_SIZE, VECTORIZATION
+from trainer.envs.faults import is_its_own, words_of
+from trainer.envs.modules import import_modules
+from trainer.envs.selfplay import against_opponents
+from trainer.envs.spec import EnvError, EnvSpec
+from trainer.envs.world import Solo
+
+_CHOICES = {"backend": tuple(BACKENDS), "preprocessing": PREPROCESSING, "vectorization": VECTORIZATION}
+
+# What only some backends heed, its plain value and what else to do: a key that does nothing misleads whoever set it.
+_HEEDED: dict[str, tuple[Any, str]] = {
+    "preprocessing": ("none", "leave it out"),
+    "vectorization": ("auto", "leave it out"),
+    "max_episode_steps": (
+        None, "leave it out: grid has env.kwargs.max_turns, counting max_length, PettingZoo's mostly max_cycles",
+    ),
+    "mask_key": ("action_mask", "leave it out"),
+    "clip_rewards": (False, "leave it out"),
+}  # fmt: skip
+
+
+def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | None = None) -> Any:
+    """A vector of `num_envs` sub-environments.
+
+    Args:
+        env: anything with the attributes of EnvConfig.
+        num_envs: at least 1.
+        autoreset: False leaves ended sub-environments to the caller, who calls `vector.reset_where(mask)`.
+        render_mode: Gymnasium's; with it, `vector.render()` gives sub-environment 0's picture.
+
+    Raises:
+        EnvError: in one sentence, why the environment cannot be made or trained on, and what to do.
+    """
+    _check(env, num_envs)
+    import_modules(env)  # of every backend: a module may put a world or a game of its own beside ours
+    if BACKENDS[env.backend].is_world:
+        raise EnvError(f"{env.id}: env.backend={env.backend} has several agents; it is made by make_world.")
+    maker = resolve_name(BACKENDS[env.backend].make)
+    return _made(env, partial(maker, env, num_envs, autoreset=autoreset, render_mode=render_mode))
+
+
+def make_world(env: Any, num_envs: int, render_mode: str | None = None) -> Any:
+    """Any environment as a world (see `trainer.envs.world`): of the agents that it has, or of one.
+
+    Raises:
+        EnvError: as `make`.
+    """
+    _check(env, num_envs)
+    import_modules(env)
+    if against_opponents(env):
+        return _made(env, partial(selfplay.make, env, num_envs, render_mode=render_mode))
+    if BACKENDS[env.backend].is_world:
+        return _made(env, partial(resolve_name(BACKENDS[env.backend].make), env, num_envs, render_mode=render_mode))
+    return Solo(make(env, num_envs, render_mode=render_mode))
+
+
+def _made(env: Any, maker: Callable[[], Any]) -> Any:
+    """What a backend makes; whatever it raises of values that it did not think of is a sentence."""
+    try:
+        return maker()
+    except EnvError:
+        raise
+    except BaseException as error:
+        if not is_its_own(error):
+            raise
+        raise EnvError(f"{env.id}: it could not be made with env.kwargs={env.kwargs}: {words_of(error)}") from error
+
+
+def _check(env: Any, num_envs: int) -> None:
+    for key, choices in _CHOICES.items():
+        value = getattr(env, key)
+        if value not in choices:
+            near = difflib.get_close_matches(str(value), choices, n=1)
+            hint = f"; did you mean {near[0]}?" if near else "."
+            raise EnvError(f"{env.id}: env.{key}={value} is none of {', '.join(choices)}{hint}")
+    for key, (plain, advice) in _HEEDED.items():
+        value = getattr(env, key)
+        if value != plain and key not in BACKENDS[env.backend].heeds:
+            raise EnvError(f"{env.id}: env.backend={env.backend} does not heed env.{key}={value}; {advice}.")
+    if env.screen_size != SCREEN_SIZE and env.preprocessing != "atari":
+        raise EnvError(
+            f"{env.id}: env.screen_size={env.screen_size} is heeded by env.preprocessing=atari alone; leave it out."
+        )
+    if env.frame_stack < 1 or num_envs < 1:
+        raise EnvError(f"{env.id}: env.frame_stack={env.frame_stack} and num_envs={num_envs} must be at least 1.")
+
+
+def describe(env: Any) -> EnvSpec:
+    """What an environment of one agent shows, found by making one and closing it again.
+
+    Raises:
+        EnvError: as `make`.
+    """
+    return describe_world(env)[0][1]
+
+
+def describe_world(env: Any) -> list[tuple[str, EnvSpec]]:
+    """Agents, and what each of them sees and does, found by making one world and closing it again.
+
+    Raises:
+        EnvError: as `make`.
+    """
+    world = make_world(env, 1)
+    found = list(zip(world.agents, world.specs, strict=True))
+    world.close()
+    return found

@@ -1,0 +1,216 @@
+"""The sections of the algorithms: each has the keys that it heeds, and `ALGORITHMS` says whose they are.
+
+Keys that several algorithms have are inherited, the one place of this project where classes are: a key must stand as a
+field of each section, and repeating two dozen fields would let their defaults and ranges drift apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, make_dataclass
+from typing import Any
+
+from trainer.config.fields import ConfigError, number, numbers, one_of
+from trainer.config.registries import ACTIVATIONS, CNNS, LOSS_FUNCTIONS
+
+LEAST_SUPPORT = 1e-6  # of v_max - v_min, and of a bound that is not 0
+
+
+@dataclass(frozen=True)
+class AlgorithmConfig:
+    """What every algorithm has: the return, the target networks' updates, and layers."""
+
+    name: str = "dqn"  # one of ALGORITHMS
+    gamma: float = number(0.99, 0.01, 1.0, (0.1, 1.0))
+    n_step: int = number(1, 1, 10_000, (1, 100))
+    prioritized: bool = False  # draw transitions by TD error; how: replay.priority_*
+    target_update_every_updates: int = number(100, 1, 10**9)  # hard updates; ignored when target_tau is set
+    # Soft updates after every update: target += tau * (online - target).
+    target_tau: float | None = number(None, 1e-6, 1.0, (1e-4, 1.0))
+    hidden_sizes: list[int] = numbers([120, 84], 1, 65_536, (4, 8_192))
+    activation: str = one_of(*ACTIVATIONS)
+    cnn: str = one_of("auto", *CNNS)  # encoder of image leaves
+    scale_observations: bool = False  # the network sees numbers with finite bounds as -1 .. 1
+
+
+@dataclass(frozen=True)
+class ValueConfig(AlgorithmConfig):
+    """What all have that learn values of numbered actions."""
+
+    dueling: bool = False  # value and advantage in two heads
+    noisy: bool = False  # noisy linear layers explore, in place of epsilon
+    noisy_sigma: float = number(0.5, 1e-4, 100.0, (0.01, 5.0))
+    value_rescaling: bool = False  # learn h(x) = sign(x) (sqrt(|x| + 1) - 1) + x / 1000 of the return
+
+
+@dataclass(frozen=True)
+class DQNConfig(ValueConfig):
+    """dqn, apex."""
+
+    double: bool = True  # the online network chooses the next action, the target judges it
+    loss_function: str = one_of(*LOSS_FUNCTIONS)
+
+
+@dataclass(frozen=True)
+class C51Config(ValueConfig):
+    """c51, rainbow."""
+
+    name: str = "c51"
+    double: bool = True
+    num_atoms: int = number(51, 2, 4_096, (3, 1_024))
+    # Smallest and largest return that can be told apart; values begin at 0 or next to it.
+    v_min: float = number(-10.0, -1e9, 1e9, (-1e6, 1e6))
+    v_max: float = number(10.0, -1e9, 1e9, (-1e6, 1e6))
+
+
+@dataclass(frozen=True)
+class QRDQNConfig(ValueConfig):
+    """qrdqn."""
+
+    name: str = "qrdqn"
+    double: bool = True
+    loss_function: str = one_of(*LOSS_FUNCTIONS)
+    num_quantiles: int = number(32, 1, 4_096, (2, 1_024))
+
+
+@dataclass(frozen=True)
+class IQNConfig(ValueConfig):
+    """iqn."""
+
+    name: str = "iqn"
+    double: bool = True
+    loss_function: str = one_of(*LOSS_FUNCTIONS)
+    num_fractions: int = number(8, 1, 1_024, (1, 256))  # of a transition; as many of its successor
+    num_acting_fractions: int = number(32, 1, 4_096, (1, 1_024))  # evenly spread ones that acting averages over
+    fraction_cosines: int = number(64, 1, 4_096, (4, 1_024))  # of the embedding
+    risk_level: float = number(1.0, 0.001, 1.0, (0.01, 1.0))  # act by the mean of this worst share of returns
+
+
+@dataclass(frozen=True)
+class MunchausenConfig(ValueConfig):
+    """munchausen."""
+
+    name: str = "munchausen"
+    loss_function: str = one_of(*LOSS_FUNCTIONS)
+    munchausen_alpha: float = number(0.9, 0.0, 1.0)  # weight of the log-policy added to the reward
+    munchausen_temperature: float = number(0.03, 1e-4, 100.0, (1e-3, 1.0))
+    munchausen_clip: float = number(-1.0, -1e6, 0.0, (-100.0, 0.0))  # least log-policy term
+
+
+def _nothing(section: Any) -> list[str]:
+    return []
+
+
+@dataclass(frozen=True)
+class AlgorithmEntry:
+    """An algorithm as the configuration knows it.
+
+    Args:
+        section: its keys.
+        build: import path of `build(section, learner, spec) -> Algorithm`, which is imported when it is called.
+        check: `check(section) -> warnings`, sentences about its keys; raises ConfigError where they do not fit one
+            another.
+        no_first_priority: why a collector cannot give a new row its priority, behind "whose priority"; empty where it
+            can.
+    """
+
+    section: type[AlgorithmConfig]
+    build: str
+    check: Callable[[Any], list[str]] = _nothing
+    no_first_priority: str = ""
+
+
+def _check_support(section: C51Config) -> list[str]:
+    low, high = section.v_min, section.v_max
+    if low >= high:
+        raise ConfigError(
+            f"algorithm.v_min={low:g} is not below algorithm.v_max={high:g}: set them to the "
+            "smallest and the largest discounted return that an episode can have"
+        )
+    for key, bound in (("v_min", low), ("v_max", high)):
+        if 0 < abs(bound) < LEAST_SUPPORT:
+            other = {"v_min": high > LEAST_SUPPORT, "v_max": low < -LEAST_SUPPORT}[key]
+            remedy = f"set algorithm.{key}=0" if other else "name the returns that an episode can have"
+            raise ConfigError(f"algorithm.{key}={bound:g} is too small to be told from 0: {remedy}")
+    # Atoms that float32 cannot tell apart.
+    if high - low < max(LEAST_SUPPORT, section.num_atoms * 1e-6 * max(abs(low), abs(high))):
+        raise ConfigError(
+            f"algorithm.num_atoms={section.num_atoms} from algorithm.v_min={low:g} to algorithm.v_max={high:g} lie "
+            "too close together to be told apart: set both to the smallest and the largest discounted return"
+        )
+    if low <= 0 <= high:
+        return []
+    return [f"algorithm.v_min={low:g} to algorithm.v_max={high:g} leaves out 0, which is the value of an episode's end"]
+
+
+_DQN = AlgorithmEntry(DQNConfig, "trainer.algorithms.dqn:build")
+_C51 = AlgorithmEntry(C51Config, "trainer.algorithms.c51:build", _check_support, "is the distance of two distributions")
+
+# By `algorithm.name`; each has a YAML file in configs/algorithm/.
+ALGORITHMS: dict[str, AlgorithmEntry] = {
+    "dqn": _DQN,
+    "c51": _C51,
+    "qrdqn": AlgorithmEntry(QRDQNConfig, "trainer.algorithms.qrdqn:build"),
+    "iqn": AlgorithmEntry(
+        IQNConfig, "trainer.algorithms.iqn:build", no_first_priority="has the noise of its drawn fractions in it"
+    ),
+    "munchausen": AlgorithmEntry(
+        MunchausenConfig, "trainer.algorithms.munchausen:build", no_first_priority="has the log-policy in it"
+    ),
+    "rainbow": _C51,
+    "apex": _DQN,
+}
+
+# Every key of any algorithm: what files and arguments may name before it is known which algorithm it is.
+AnyAlgorithmConfig: Any = make_dataclass(
+    "AnyAlgorithmConfig",
+    [("name", "str", DQNConfig.name)],
+    bases=tuple(dict.fromkeys(entry.section for entry in ALGORITHMS.values())),
+    frozen=True,
+)
+
+
+def section_of(values: AlgorithmConfig, name: str) -> AlgorithmConfig:
+    """The section of the algorithm `name`: of `values`, a section of whichever, those of its keys that there are.
+
+    An unknown name, which `trainer.config.validation` refuses, leaves all of them.
+    """
+    kind = ALGORITHMS[name].section if name in ALGORITHMS else type(values)
+    return kind(**{**{key: getattr(values, key) for key in keys_of(kind) if hasattr(values, key)}, "name": name})
+
+
+def keys_of(section: type[AlgorithmConfig]) -> list[str]:
+    """Names of its keys."""
+    return [item.name for item in fields(section)]
+
+
+def check_key(key: str, section: AlgorithmConfig, prefix: str = "") -> None:
+    """Refuse a key of an algorithm's that another one has.
+
+    Args:
+        key: as `v_min`; of some algorithm.
+        section: of the algorithm that was chosen.
+        prefix: of the key, as `agents.overrides.agent_0.`.
+
+    Raises:
+        ConfigError: the algorithm has no such key; the sentence says which ones do.
+    """
+    if key in keys_of(type(section)):
+        return
+    owners = [name for name, entry in ALGORITHMS.items() if key in keys_of(entry.section)]
+    whose = " and ".join([", ".join(owners[:-1]), owners[-1]] if len(owners) > 1 else owners)
+    chosen = f"{prefix}algorithm.name=" if prefix else "algorithm="
+    raise ConfigError(
+        f"{prefix}algorithm.{key} is a key of {whose}, and algorithm={section.name} has no such key: leave it out, or "
+        f"set {chosen}{owners[0]}"
+    )
+
+
+def explores_by_noise(section: AlgorithmConfig) -> bool:
+    """Whether its noisy layers explore, in place of epsilon."""
+    return isinstance(section, ValueConfig) and section.noisy
+
+
+def learns_rescaled(section: AlgorithmConfig) -> bool:
+    """Whether its values are rescaled returns."""
+    return isinstance(section, ValueConfig) and section.value_rescaling

@@ -1,0 +1,37 @@
+"""What a key may name, and where that is found: the names are the key's choices, and stand here alone.
+
+Values are import paths, `module:name`, so that a wrong argument is refused before anything heavy is imported;
+`resolve_name` of Python's pkgutil makes the object of one where it is used.
+"""
+
+from __future__ import annotations
+
+# algorithm.activation: a module of torch without arguments.
+ACTIVATIONS = {"relu": "torch.nn:ReLU", "tanh": "torch.nn:Tanh", "silu": "torch.nn:SiLU"}
+
+# algorithm.cnn: `cnn(channels) -> nn.Sequential` over images; its last part is an activation.
+CNNS = {
+    "nature": "trainer.networks.encoders:nature",
+    "efficient": "trainer.networks.encoders:efficient",
+    "small": "trainer.networks.encoders:small",
+}
+
+# algorithm.loss_function: `distance(difference) -> its loss`, entry by entry. TorchRL's DQNLoss has its own two.
+LOSS_FUNCTIONS = {"smooth_l1": "trainer.algorithms.targets:huber", "l2": "trainer.algorithms.targets:half_square"}
+
+# collector.exploration: `exploration(section, num_streams, streams) -> frames -> rates and their mean`.
+EXPLORATIONS = {"linear": "trainer.acting.exploration:linear", "apex": "trainer.acting.exploration:apex"}
+
+# logger.name: `open_sink(config, run, notify) -> Sink`; and the sinks that are always on, the terminal's last, as it
+# draws over what others print.
+OPTIONAL_LOGGERS = {
+    "wandb": "trainer.telemetry.loggers.wandb:open_wandb",
+    "tensorboard": "trainer.telemetry.loggers.tensorboard:open_tensorboard",
+}
+LOGGERS = {
+    **OPTIONAL_LOGGERS,
+    "jsonl": "trainer.telemetry.loggers.jsonl:open_jsonl",
+    "csv": "trainer.telemetry.loggers.csv:open_csv",
+    "text": "trainer.telemetry.loggers.text:open_text",
+    "terminal": "trainer.telemetry.loggers.terminal:open_terminal",
+}
