@@ -200,7 +200,8 @@ def judge(values: dict[str, str], types: dict[str, str], refused: bool, said: st
 def on_loader(count: int, seed: int) -> list[Found]:
     """Load so many nonsensical configurations in this process."""
     from trainer.config.compose import load
-    from trainer.config.sections import ConfigError, to_yaml
+    from trainer.config.fields import ConfigError
+    from trainer.config.run_config import to_yaml
 
     rng, types, found = random.Random(seed), kinds(), []
     for _ in range(count):
@@ -255,7 +256,7 @@ def on_main(count: int, seed: int, folder: Path) -> list[Found]:
 
 def _is_refused(values: dict[str, str]) -> bool:
     from trainer.config.compose import load
-    from trainer.config.sections import ConfigError
+    from trainer.config.fields import ConfigError
 
     plain = [word for word in SMALL if word.partition("=")[0] not in values]
     try:

@@ -17,7 +17,8 @@ import torch
 
 from trainer import envs
 from trainer.config.compose import load
-from trainer.config.sections import Config, to_dict
+from trainer.config.run_config import to_dict
+from trainer.config.sections import Config
 from trainer.host.resources import prepare_process
 from trainer.host.signals import Stopped, StopSignals
 from trainer.roles.agents import streams_of

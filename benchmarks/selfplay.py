@@ -105,7 +105,7 @@ def trained(preset: str, keep: Path | None, *words: str) -> tuple[Path, float]:
 
 def kwargs_of(folder: Path) -> dict[str, Any]:
     """The arguments of a run's game."""
-    from trainer.config.sections import from_yaml
+    from trainer.config.run_config import from_yaml
 
     return from_yaml(folder / "config.yaml").env.kwargs
 

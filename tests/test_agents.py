@@ -23,9 +23,10 @@ from trainer.acting.multi_agent import AgentPolicies
 from trainer.acting.policies import greedy_policy
 from trainer.algorithms import build
 from trainer.config.algorithms import AnyAlgorithmConfig, DQNConfig, section_of
+from trainer.config.fields import ConfigError
 from trainer.config.overrides import agent_config
 from trainer.config.schedules import SCHEDULES
-from trainer.config.sections import Config, ConfigError, LearnerConfig
+from trainer.config.sections import Config, LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.envs.counting import AGENT_STREAMS, expected_reward
 from trainer.host.seeds import SEEDS_PER_RUN

@@ -12,19 +12,10 @@ import yaml
 
 from trainer.config.algorithms import ALGORITHMS, QRDQNConfig
 from trainer.config.compose import GROUPS, check, choose_preset, jobs, load, preset_env_id
-from trainer.config.fields import nearest
+from trainer.config.fields import ConfigError, nearest
 from trainer.config.machine import available_cores
-from trainer.config.sections import (
-    CONFIG_DIR,
-    Config,
-    ConfigError,
-    config_keys,
-    from_yaml,
-    group_options,
-    resolve,
-    to_dict,
-    to_yaml,
-)
+from trainer.config.run_config import from_yaml, to_dict, to_yaml
+from trainer.config.sections import CONFIG_DIR, Config, config_keys, group_options, resolve
 from trainer.config.validation import validate
 from trainer.run_folder.folder import versions
 

@@ -15,7 +15,8 @@ import torch
 
 from trainer.algorithms import make_policy
 from trainer.commands import league as league_command
-from trainer.config.sections import Config, EnvConfig, from_yaml
+from trainer.config.run_config import from_yaml
+from trainer.config.sections import Config, EnvConfig
 from trainer.envs.games import GAMES
 from trainer.envs.games.players import PLAYERS, random_player
 from trainer.memory.weights import flatten_parameters

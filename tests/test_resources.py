@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config.sections import ConfigError
+from trainer.config.fields import ConfigError
 from trainer.host import resources
 from trainer.host.resources import MAIN_BYTES, MEBIBYTE, WORKER_BYTES, Needs, check_fits, memory_limit, size
 

@@ -21,7 +21,8 @@ import pytest
 import torch
 
 from trainer.config.compose import load
-from trainer.config.sections import Config, ConfigError
+from trainer.config.fields import ConfigError
+from trainer.config.sections import Config
 from trainer.envs.counting import episode_length
 from trainer.host.errors import RunFailed
 from trainer.host.seeds import SEEDS_PER_RUN
@@ -457,7 +458,7 @@ def test_what_would_be_another_run_is_refused(words: list[str], sentence: str, t
 
 
 def begun(folder: Path) -> Path:
-    from trainer.config.sections import to_yaml
+    from trainer.config.run_config import to_yaml
 
     (folder / "config.yaml").write_text(to_yaml(load(["seed=5", f"run_dir={folder}"], cores=4).config))
     return folder

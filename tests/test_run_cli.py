@@ -16,7 +16,8 @@ import yaml
 
 from trainer.commands.run import HELP, help_text, main, split_flags
 from trainer.config.compose import GROUPS
-from trainer.config.sections import Config, ConfigError, config_keys, group_options
+from trainer.config.fields import ConfigError
+from trainer.config.sections import Config, config_keys, group_options
 from trainer.envs.spec import EnvError
 
 ROOT = Path(__file__).parent.parent

@@ -16,14 +16,8 @@ import torch
 
 from trainer.algorithms import make_policy
 from trainer.config.algorithms import DQNConfig
-from trainer.config.sections import (
-    Config,
-    ConfigError,
-    EnvConfig,
-    EvaluatorConfig,
-    LearnerConfig,
-    OpponentsConfig,
-)
+from trainer.config.fields import ConfigError
+from trainer.config.sections import Config, EnvConfig, EvaluatorConfig, LearnerConfig, OpponentsConfig
 from trainer.envs import EnvError
 from trainer.envs.games import GAMES
 from trainer.envs.selfplay import SelfPlay

@@ -20,7 +20,8 @@ import torch
 from tests.test_resume import differences, go_on, newest, rows_of, stop_at
 from trainer.algorithms import build
 from trainer.config.algorithms import DQNConfig
-from trainer.config.sections import Config, ConfigError, LearnerConfig
+from trainer.config.fields import ConfigError
+from trainer.config.sections import Config, LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.update import Updater
 from trainer.shared_gradient.shared import APPLIED, OVERLAPPED, SharedAgent

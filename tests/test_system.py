@@ -17,8 +17,9 @@ import yaml
 
 from trainer.acting.exploration import linear_epsilon
 from trainer.commands import finished
+from trainer.config.run_config import from_yaml
 from trainer.config.schedules import SCHEDULES
-from trainer.config.sections import Config, from_yaml
+from trainer.config.sections import Config
 from trainer.envs.counting import episode_length, expected_reward, is_truncation, legal_actions
 from trainer.host.errors import RunFailed
 from trainer.host.seeds import SEEDS_PER_RUN

@@ -29,7 +29,7 @@ NOW, FOLLOWING = torch.tensor([[0.0, LN3]]), torch.tensor([[LN3, 0.0]])
 
 def config(**changes: Any) -> MunchausenConfig:
     soft = {"munchausen_temperature": 1.0, "munchausen_alpha": 0.5, "munchausen_clip": -5.0}
-    return MunchausenConfig(**{"gamma": 0.5, "double": False, "hidden_sizes": [], **soft, **changes})
+    return MunchausenConfig(**{"gamma": 0.5, "hidden_sizes": [], **soft, **changes})
 
 
 def one_row(action: int = 0, reward: float = 1.0, terminated: bool = False, **more: Tensor) -> TensorDict:

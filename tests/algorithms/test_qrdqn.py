@@ -156,7 +156,7 @@ def test_bootstrap_by_hand():
 def test_errors_are_the_distances_of_the_means():
     quantiles, wanted = torch.tensor([[0.0, 2], [-1, 7]]), torch.tensor([[4.0, 8], [-2, 0]])
     fractions, config = torch.tensor([0.25, 0.75]), QRDQNConfig(num_quantiles=2)
-    loss, td_error, priority = errors(quantiles, wanted, fractions, config)
+    loss, td_error, priority = errors(quantiles, wanted, fractions, config.loss_function)
     assert torch.equal(loss, quantile_loss(quantiles, wanted, fractions, "smooth_l1"))
     assert td_error.tolist() == priority.tolist() == [5, 4]
 

@@ -11,7 +11,9 @@ import torch
 
 from trainer import envs
 from trainer.config.compose import load
-from trainer.config.sections import Config, ConfigError, from_yaml
+from trainer.config.fields import ConfigError
+from trainer.config.run_config import from_yaml
+from trainer.config.sections import Config
 from trainer.reading import ReadError
 from trainer.replay.on_disk import ReplayCopy
 from trainer.replay.streams import open_storage

@@ -19,9 +19,10 @@ import pytest
 from benchmarks.fuzz import MAY_BE_NULL, NUMBERS
 from trainer.commands.run import main
 from trainer.config.compose import load
-from trainer.config.fields import nearest
+from trainer.config.fields import ConfigError, nearest
 from trainer.config.machine import check_machine
-from trainer.config.sections import Config, ConfigError, config_keys, from_yaml, to_yaml
+from trainer.config.run_config import from_yaml, to_yaml
+from trainer.config.sections import Config, config_keys
 from trainer.config.validation import check_values
 from trainer.roles.agents import plan_agents
 

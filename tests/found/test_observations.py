@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from trainer import envs
 from trainer.config.algorithms import DQNConfig
-from trainer.config.sections import ConfigError
+from trainer.config.fields import ConfigError
 from trainer.config.sections import EnvConfig as config
 from trainer.envs.spaces import fields_of
 from trainer.networks.q_network import QNetwork

@@ -6,8 +6,8 @@ import pytest
 
 from trainer.config.algorithms import C51Config
 from trainer.config.compose import load
+from trainer.config.fields import ConfigError
 from trainer.config.overrides import SHARED_KEYS, agent_config
-from trainer.config.sections import ConfigError
 
 
 @pytest.mark.parametrize(

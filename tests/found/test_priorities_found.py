@@ -12,7 +12,8 @@ from tensordict import TensorDict
 from benchmarks import parts
 from trainer.algorithms import build
 from trainer.config.algorithms import ALGORITHMS, AnyAlgorithmConfig, section_of
-from trainer.config.sections import ConfigError, LearnerConfig
+from trainer.config.fields import ConfigError
+from trainer.config.sections import LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.feed import to_tensordict
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config.sections import Config, ConfigError
+from trainer.config.fields import ConfigError
+from trainer.config.sections import Config
 from trainer.run_folder import folder as run_folder
 from trainer.run_folder import manifest
 from trainer.run_folder.scratch import scratch_folder

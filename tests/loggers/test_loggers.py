@@ -6,8 +6,9 @@ from collections import deque
 
 import pytest
 
+from trainer.config.fields import ConfigError
 from trainer.config.registries import LOGGERS
-from trainer.config.sections import ConfigError, LoggerConfig
+from trainer.config.sections import LoggerConfig
 from trainer.telemetry.loggers import Loggers, open_loggers
 
 

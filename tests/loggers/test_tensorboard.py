@@ -5,7 +5,8 @@ from datetime import datetime
 
 import pytest
 
-from trainer.config.sections import ConfigError, LoggerConfig
+from trainer.config.fields import ConfigError
+from trainer.config.sections import LoggerConfig
 from trainer.telemetry.loggers import open_loggers
 from trainer.telemetry.loggers.sink import Event
 from trainer.telemetry.loggers.tensorboard import open_tensorboard

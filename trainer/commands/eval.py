@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from trainer.commands.finished import add_arguments, open_run
-from trainer.config.sections import ConfigError
+from trainer.config.fields import ConfigError
 from trainer.envs import EnvError
 from trainer.reading import ReadError
 from trainer.roles.evaluator import evaluate, world_of

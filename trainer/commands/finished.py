@@ -8,9 +8,11 @@ from pathlib import Path
 import torch
 
 from trainer import envs
+from trainer.config.fields import ConfigError
 from trainer.config.overrides import agent_config
+from trainer.config.run_config import from_yaml
 from trainer.config.run_files import RunFolder
-from trainer.config.sections import Config, ConfigError, from_yaml
+from trainer.config.sections import Config
 from trainer.roles.evaluator import Players
 from trainer.run_folder.checkpoint import policy_weights
 

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 import torch
 
 from trainer.commands.finished import from_here
+from trainer.config.fields import ConfigError
+from trainer.config.run_config import from_yaml
 from trainer.config.run_files import RunFolder
-from trainer.config.sections import ConfigError, from_yaml
 from trainer.envs import EnvError
 from trainer.reading import ReadError
 from trainer.selfplay.league import league, rating_text

@@ -16,7 +16,7 @@ import numpy as np
 
 from trainer import envs
 from trainer.commands.finished import add_arguments, from_here, open_run
-from trainer.config.sections import ConfigError
+from trainer.config.fields import ConfigError
 from trainer.reading import ReadError
 from trainer.roles.evaluator import Players, evaluate, world_of
 from trainer.selfplay.play_games import Table, play_games

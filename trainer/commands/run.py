@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainer.config.fields import nearest, shown
-from trainer.config.sections import CONFIG_DIR, ConfigError, config_keys, group_options
+from trainer.config.fields import ConfigError, nearest, shown
+from trainer.config.sections import CONFIG_DIR, config_keys, group_options
 
 if TYPE_CHECKING:
     from trainer.config.compose import Loaded

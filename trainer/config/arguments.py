@@ -15,8 +15,9 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from trainer.config.fields import hint, nearest, shown
-from trainer.config.sections import CONFIG_DIR, ConfigError, config_keys, first_line, group_options, schema
+from trainer.config.fields import ConfigError, hint, nearest, shown
+from trainer.config.run_config import first_line, schema
+from trainer.config.sections import CONFIG_DIR, config_keys, group_options
 
 FREE = ("env.kwargs.", "agents.overrides.", "agents.start_from.")  # below these a user may add any key
 GROUPS = tuple(sorted(path.name for path in CONFIG_DIR.iterdir() if any(path.glob("*.yaml"))))

@@ -22,21 +22,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from trainer.config.algorithms import ALGORITHMS, check_key
 from trainer.config.arguments import FREE, GROUPS, KEYS, MOST_RUNS, UNREADABLE, check, is_text, quoted, single_values
-from trainer.config.fields import shown
+from trainer.config.fields import ConfigError, shown
 from trainer.config.machine import available_cores, check_machine
+from trainer.config.run_config import first_line, from_yaml, schema, with_own_keys
 from trainer.config.run_files import RunFolder
-from trainer.config.sections import (
-    CONFIG_DIR,
-    Config,
-    ConfigError,
-    config_keys,
-    first_line,
-    from_yaml,
-    group_options,
-    resolve,
-    schema,
-    with_own_keys,
-)
+from trainer.config.sections import CONFIG_DIR, Config, config_keys, group_options, resolve
 from trainer.config.validation import check_values, validate
 from trainer.reading import ReadError, read_json
 
@@ -165,8 +155,8 @@ def _resumed(folder: Path, overrides: Sequence[Override], asked: Config, cores: 
     Args:
         folder: of the run.
         overrides: as typed: keys; and groups, which set all keys of their section (a preset: all keys).
-        asked: the configuration of a new run with these arguments, with the keys of all algorithms and not resolved: values that `resolve` would compute
-            stay as they are in the run.
+        asked: the configuration of a new run with these arguments, with the keys of all algorithms; not resolved, as
+            values that `resolve` would compute stay as they are in the run.
         cores: that the run may use.
 
     Raises:

@@ -6,9 +6,9 @@ import math
 import os
 
 from trainer.config.algorithms import ALGORITHMS
-from trainer.config.fields import plain
+from trainer.config.fields import ConfigError, plain
 from trainer.config.schedules.rounds import frames_of_step
-from trainer.config.sections import Config, ConfigError
+from trainer.config.sections import Config
 from trainer.envs.backends import BACKENDS
 
 COPIES = 7  # of a network: weights, target, gradient, two of Adam's moments, the board, the evaluator's; one a worker

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from trainer.config.algorithms import check_key, section_of
-from trainer.config.fields import hint, shown
-from trainer.config.sections import Config, ConfigError, config_keys, first_line, schema
+from trainer.config.fields import ConfigError, hint, shown
+from trainer.config.run_config import first_line, schema
+from trainer.config.sections import Config, config_keys
 
 AGENT_SECTIONS = ("algorithm", "learner", "replay", "collector", "schedule")  # an agent may override their keys
 SHARED_KEYS = (  # but not these, as all agents play in the same processes

@@ -6,17 +6,16 @@ a command line, validation.py refuses the impossible ones.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from trainer.config.algorithms import AlgorithmConfig, AnyAlgorithmConfig, DQNConfig, section_of
-from trainer.config.fields import ConfigError, hint, number, one_of
+from trainer.config.algorithms import AlgorithmConfig, AnyAlgorithmConfig, DQNConfig
+from trainer.config.fields import number, one_of
 from trainer.config.machine import available_cores
 from trainer.config.registries import EXPLORATIONS, OPTIONAL_LOGGERS
 from trainer.config.schedules import SCHEDULES, Schedule
 from trainer.envs.backends import BACKENDS, PREPROCESSING, SCREEN_SIZE, VECTORIZATION
-from trainer.reading import ReadError, read_text
 
 # Beside the package, in a clone as in an installation, whatever the working folder holds.
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
@@ -304,70 +303,3 @@ def _rounds_of_games(schedule: ScheduleConfig, num_workers: int) -> ScheduleConf
     ):
         schedule = replace(schedule, updates_per_round=num_workers * schedule.episodes_per_round)
     return schedule
-
-
-def to_dict(config: Config) -> dict[str, Any]:
-    """Nested dict of plain Python values."""
-    return asdict(config)
-
-
-def to_yaml(config: Config) -> str:
-    """YAML text that `from_yaml` reads back into an equal `Config`; its end is marked, so that a torn one is found."""
-    import yaml
-
-    return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True, explicit_start=True, explicit_end=True)
-
-
-def schema() -> Any:
-    """The types and defaults of `Config` as an OmegaConf node that takes values, which frozen classes refuse.
-
-    Its section `algorithm` has the keys of all algorithms: see `with_own_keys`.
-    """
-    from omegaconf import OmegaConf
-
-    node = OmegaConf.structured(Config(algorithm=AnyAlgorithmConfig()))
-    OmegaConf.set_readonly(node, None)
-    for item in fields(Config):
-        if OmegaConf.is_config(node[item.name]):
-            OmegaConf.set_readonly(node[item.name], None)
-    return node
-
-
-def with_own_keys(config: Config) -> Config:
-    """The configuration with the keys of its algorithm alone."""
-    return replace(config, algorithm=section_of(config.algorithm, config.algorithm.name))
-
-
-def from_yaml(path: str | Path) -> Config:
-    """Read a run's config.yaml; keys that it does not name take their defaults, those of other algorithms are left out.
-
-    Raises:
-        ConfigError: the file is missing, damaged, no YAML mapping, or names a key or value that `Config` does not take.
-    """
-    from omegaconf import DictConfig, OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    try:
-        text = read_text(Path(path), "name a run's folder that holds a whole one")
-        read = OmegaConf.create(text)
-    except ReadError as error:
-        raise ConfigError(str(error)) from error
-    # A number of 5,000 digits; neither a mapping nor a list; an alias of itself.
-    except (YAMLError, ValueError, AssertionError, RecursionError) as error:
-        raise ConfigError(f"{path} is no YAML file: {first_line(error)}") from error
-    if text.startswith("---") and not text.endswith("\n...\n"):
-        raise ConfigError(f"{path} is torn (its end is missing): name a run's folder that holds a whole one")
-    if not isinstance(read, DictConfig) or not read:
-        raise ConfigError(f"{path} holds no mapping of keys to values, so it is no run's config.yaml")
-    try:
-        return with_own_keys(cast(Config, OmegaConf.to_object(OmegaConf.merge(schema(), read))))
-    except OmegaConfBaseException as error:
-        key = error.full_key or ""
-        meant = "" if key in config_keys() else hint(key, config_keys())
-        raise ConfigError(f"{path}, {key}: {first_line(error)}{meant}") from error
-
-
-def first_line(error: Exception) -> str:
-    """First line of an error's text, for a sentence of ours around it."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -12,10 +12,10 @@ from typing import Any
 
 from trainer.config.algorithms import ALGORITHMS
 from trainer.config.consistency import check_opponents, check_together
-from trainer.config.fields import bounds_text, hint, shown
+from trainer.config.fields import ConfigError, bounds_text, hint, shown
 from trainer.config.overrides import agent_config, agent_values
 from trainer.config.plausibility import warnings
-from trainer.config.sections import Config, ConfigError, config_keys, resolve
+from trainer.config.sections import Config, config_keys, resolve
 
 PATHS = (
     "run_dir", "resume", "replay.scratch_dir", "opponents.start_from", "opponents.checkpoint_paths",

@@ -10,7 +10,8 @@ from collections import deque
 
 import torch
 
-from trainer.config.sections import FaultsConfig, first_line
+from trainer.config.run_config import first_line
+from trainer.config.sections import FaultsConfig
 
 LOST = 255  # Python's exit code for a process whose fork server has ended
 

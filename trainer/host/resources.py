@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
+from trainer.config.fields import ConfigError
 from trainer.config.machine import cores_of_job
-from trainer.config.sections import ConfigError
 from trainer.run_folder import manifest
 
 MEBIBYTE = 2**20

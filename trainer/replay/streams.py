@@ -22,7 +22,7 @@ import torch
 from tensordict import TensorDict
 from torchrl.data import LazyMemmapStorage
 
-from trainer.config.sections import ConfigError
+from trainer.config.fields import ConfigError
 from trainer.envs import EnvSpec
 from trainer.run_folder import manifest
 

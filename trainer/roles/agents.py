@@ -16,8 +16,9 @@ from torch import Tensor
 from torchrl.data import LazyMemmapStorage
 
 from trainer.algorithms import make_policy
+from trainer.config.fields import ConfigError
 from trainer.config.overrides import agent_config
-from trainer.config.sections import Config, ConfigError
+from trainer.config.sections import Config
 from trainer.envs import EnvSpec
 from trainer.host import seeds
 from trainer.memory.blocks import shared_blocks

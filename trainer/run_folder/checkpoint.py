@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from trainer.config.sections import ConfigError, first_line
+from trainer.config.fields import ConfigError
+from trainer.config.run_config import first_line
 from trainer.reading import ReadError, read_bytes
 from trainer.run_folder import manifest
 

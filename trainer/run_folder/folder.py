@@ -18,9 +18,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TextIO
 
+from trainer.config.fields import ConfigError
 from trainer.config.machine import available_cores
+from trainer.config.run_config import to_yaml
 from trainer.config.run_files import RunFolder
-from trainer.config.sections import Config, ConfigError, to_yaml
+from trainer.config.sections import Config
 from trainer.reading import ReadError, read_json
 from trainer.run_folder import manifest
 

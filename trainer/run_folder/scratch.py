@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from trainer.config.sections import ConfigError
+from trainer.config.fields import ConfigError
 from trainer.run_folder import manifest
 
 PREFIX, LOCK = "trainer_", "lock"

@@ -16,7 +16,8 @@ from torch import Tensor
 from trainer import envs
 from trainer.acting.multi_agent import stacked_policy
 from trainer.algorithms import make_policy
-from trainer.config.sections import Config, ConfigError
+from trainer.config.fields import ConfigError
+from trainer.config.sections import Config
 from trainer.envs import EnvSpec
 from trainer.envs.games.players import Player
 from trainer.memory.weights import flatten_parameters

@@ -10,8 +10,10 @@ import numpy as np
 from torch import Tensor
 
 from trainer import envs
+from trainer.config.fields import ConfigError
+from trainer.config.run_config import from_yaml
 from trainer.config.run_files import RunFolder
-from trainer.config.sections import Config, ConfigError, from_yaml
+from trainer.config.sections import Config
 from trainer.envs import EnvError
 from trainer.envs.games.players import Player, random_player
 from trainer.envs.selfplay import scripted

@@ -12,8 +12,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from trainer.config.run_config import first_line
 from trainer.config.run_files import RunFolder
-from trainer.config.sections import first_line
 from trainer.reading import RESTORE, ReadError, read_json
 
 DETAIL = 0.01  # share of the upper panel's time that the lower one shows

@@ -11,7 +11,7 @@ from typing import Any
 import imageio.v3 as imageio
 import numpy as np
 
-from trainer.config.sections import ConfigError
+from trainer.config.fields import ConfigError
 from trainer.envs import EnvError
 from trainer.envs.games import text_picture
 

@@ -10,7 +10,8 @@ import torch
 
 from trainer.algorithms import check_actions
 from trainer.config.consistency import check_game
-from trainer.config.sections import Config, ConfigError
+from trainer.config.fields import ConfigError
+from trainer.config.sections import Config
 from trainer.envs import EnvError, EnvSpec
 from trainer.host import seeds
 from trainer.host.signals import StopSignals

@@ -21,7 +21,8 @@ import torch
 from torchrl.data import TensorDictReplayBuffer
 
 from trainer.algorithms import make_policy
-from trainer.config.sections import Config, first_line
+from trainer.config.run_config import first_line
+from trainer.config.sections import Config
 from trainer.host import programs
 from trainer.host.errors import RunFailed, exit_words, one_too_many, split_error
 from trainer.host.signals import STOPPING

@@ -9,7 +9,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
-from trainer.config.sections import first_line
+from trainer.config.run_config import first_line
 from trainer.host import programs
 from trainer.host.errors import RunFailed, exit_words, one_too_many, split_error
 from trainer.learning.limiter import Limiter

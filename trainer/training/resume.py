@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from trainer import envs
-from trainer.config.sections import Config, ConfigError, first_line
+from trainer.config.fields import ConfigError
+from trainer.config.run_config import first_line
+from trainer.config.sections import Config
 from trainer.envs import EnvError
 from trainer.reading import ReadError
 from trainer.replay.on_disk import ReplayCopy

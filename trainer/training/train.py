@@ -15,7 +15,8 @@ import torch
 
 from trainer.config.compose import absolute
 from trainer.config.overrides import agent_config
-from trainer.config.sections import Config, first_line, to_dict
+from trainer.config.run_config import first_line, to_dict
+from trainer.config.sections import Config
 from trainer.envs import EnvError, EnvSpec
 from trainer.host import leftovers
 from trainer.host.errors import RunFailed, device_failure

@@ -14,8 +14,9 @@ from datetime import datetime
 from pkgutil import resolve_name
 from typing import Any
 
+from trainer.config.fields import ConfigError
 from trainer.config.registries import LOGGERS, OPTIONAL_LOGGERS
-from trainer.config.sections import ConfigError, LoggerConfig
+from trainer.config.sections import LoggerConfig
 from trainer.telemetry.loggers.sink import Event, RunInfo, Sink
 from trainer.telemetry.rows import Row
 

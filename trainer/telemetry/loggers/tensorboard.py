@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trainer.config.sections import ConfigError, LoggerConfig
+from trainer.config.fields import ConfigError
+from trainer.config.sections import LoggerConfig
 from trainer.telemetry.loggers.sink import Event, RunInfo, plain_value
 from trainer.telemetry.rows import Row, kind
 

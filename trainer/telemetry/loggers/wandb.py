@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from trainer.config.sections import ConfigError, LoggerConfig
+from trainer.config.fields import ConfigError
+from trainer.config.sections import LoggerConfig
 from trainer.telemetry.loggers.sink import Event, RunInfo, plain_value
 from trainer.telemetry.rows import Row
 
