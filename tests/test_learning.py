@@ -191,11 +191,8 @@ def test_traced_and_eager_updates_equal_a_plain_loop(case):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("dqn", {}),
-        pytest.param("munchausen", {}, marks=pytest.mark.slow),
-        pytest.param("qrdqn", {}, marks=pytest.mark.slow),
-        pytest.param("c51", {}, marks=pytest.mark.slow),
-        ("iqn", {}),
+        # Each is compiled for 20 s or more where nothing is in torch's cache.
+        *(pytest.param(name, {}, marks=pytest.mark.slow) for name in ("dqn", "munchausen", "qrdqn", "c51", "iqn")),
         ("c51", {"noisy": True, "dueling": True, "double": True}),  # rainbow
     ],
 )
