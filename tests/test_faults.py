@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -187,15 +188,25 @@ def test_too_many_failures_end_the_run_with_one_sentence(struck: Callable[..., C
 
 @pytest.mark.parametrize("fault", ["kill", pytest.param("raise", marks=pytest.mark.slow)])
 def test_evaluator_is_started_anew_and_its_evaluation_made_again(fault: str, struck: Callable[..., Config]) -> None:
-    config = struck(fault, where="evaluator", evaluator={"every_frames": 3_000, "episodes": 40, "num_envs": 2})
+    """The run is stopped once the second evaluator has told, however long that takes; training goes on meanwhile."""
+    evaluator = {"every_frames": 3_000, "episodes": 40, "num_envs": 2}
+    config = struck(fault, where="evaluator", evaluator=evaluator, budget_frames=1_000_000)
+    log = Path(str(config.run_dir)) / "log.txt"
+
+    def stop() -> None:
+        while not (log.exists() and re.search(r"evaluation at \d+ frames: return", log.read_text())):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    threading.Thread(target=stop, daemon=True).start()
     summary = train(config, ["test"])
-    assert summary["status"] == "finished"
+    assert summary["status"] == "stopped"
     cause = "it was ended by signal SIGKILL" if fault == "kill" else ".*the physics engine gave up"
     assert re.search(
         rf"the evaluator \(pid \d+, 2 x Struck-v0\) died: {cause}; another one takes its place", events(config)
     )
-    assert re.search(r"evaluation at \d+ frames: return", events(config))
-    assert summary["updates"] >= (12_000 - 200) // 20
+    assert events(config).index("another one takes its place") < events(config).index("evaluation at ")
+    assert summary["updates"] >= (3_000 - 200) // 20
 
 
 def test_learner_that_meets_nan_keeps_its_last_good_state(small_config: Callable[..., Config]) -> None:

@@ -25,7 +25,7 @@ from trainer.config.sections import Config, LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.update import Updater
 from trainer.shared_gradient.shared import APPLIED, OVERLAPPED, SharedAgent
-from trainer.training.system import System
+from trainer.training.system import System, use_fork_server
 from trainer.training.train import train
 
 FAMILY: dict[str, dict[str, Any]] = {
@@ -34,6 +34,7 @@ FAMILY: dict[str, dict[str, Any]] = {
     "iqn": {"name": "iqn"},
 }
 ALONE = {"name": "shared_gradient", "num_agents": 1, "frames_per_round": 32}
+FORKS = multiprocessing.get_context("forkserver")
 
 
 def flat(config: Config, agent: str = "") -> dict[str, Any]:
@@ -153,9 +154,9 @@ def apply_many(number: int, shared: SharedAgent, count: int, out: Path, pause_s:
 def test_four_agents_gradients_in_their_order_give_the_same_weights_in_one_process(tmp_path: Path) -> None:
     learner = make_learner()
     shared = SharedAgent(learner, 4, tmp_path / "lock", "locked")
-    context = multiprocessing.get_context("spawn")
+    use_fork_server()
     outs = [tmp_path / str(number) for number in range(4)]
-    processes = [context.Process(target=apply_many, args=(number, shared, 200, outs[number])) for number in range(4)]
+    processes = [FORKS.Process(target=apply_many, args=(number, shared, 200, outs[number])) for number in range(4)]
     for process in processes:
         process.start()
     for process in processes:
@@ -177,7 +178,8 @@ def test_what_is_kept_while_a_local_agent_goes_on_is_of_one_version(tmp_path: Pa
     learner = make_learner()
     shared = SharedAgent(learner, 1, tmp_path / "lock", "locked")
     out = tmp_path / "out"
-    process = multiprocessing.get_context("spawn").Process(target=apply_many, args=(0, shared, 5_000, out, 1e-4))
+    use_fork_server()
+    process = FORKS.Process(target=apply_many, args=(0, shared, 5_000, out, 1e-4))
     process.start()
     while not shared.version:
         time.sleep(0.01)
@@ -209,7 +211,8 @@ def test_death_inside_the_lock_leaves_the_weights_before_it_whole(tmp_path: Path
     shared.join(0, learner)
     shared.apply(0, learner, gradients_of(learner, 1))
     before = shared.state_dict()
-    process = multiprocessing.get_context("spawn").Process(target=die_inside, args=(shared,))
+    use_fork_server()
+    process = FORKS.Process(target=die_inside, args=(shared,))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
