@@ -25,6 +25,7 @@ from typing import Any  # noqa: E402
 
 import pytest  # noqa: E402
 
+from trainer.config.algorithms import section_of  # noqa: E402
 from trainer.config.sections import Config  # noqa: E402
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -125,6 +126,8 @@ def make_config() -> Callable[..., Config]:
 
     def make(run_dir: Path, seed: int = 0, budget_frames: int = 1_000, **sections: dict[str, Any]) -> Config:
         config = Config(preset="generic", seed=seed, budget_frames=budget_frames, run_dir=str(run_dir))
+        chosen = sections.get("algorithm", {}).get("name", config.algorithm.name)
+        config = replace(config, algorithm=section_of(config.algorithm, chosen))
         changed = {
             section: replace(getattr(config, section), **{**SMALL.get(section, {}), **sections.get(section, {})})
             for section in {*SMALL, *sections}
