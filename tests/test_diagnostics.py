@@ -15,7 +15,6 @@ from trainer.algorithms import Algorithm, build
 from trainer.config.algorithms import AnyAlgorithmConfig, DQNConfig, section_of
 from trainer.config.sections import LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
-from trainer.learning.diagnostics import diagnose
 
 TOY = EnvSpec("toy", (Leaf("observation", (2,), "float32", "vector"),), DiscreteAction(2))
 MASKED = EnvSpec("toy", TOY.leaves, DiscreteAction(2, has_mask=True))
@@ -38,7 +37,7 @@ def linear() -> Algorithm:
 
 
 def figures(algorithm: Algorithm, seen: Tensor = SEEN, **more: Tensor) -> dict[str, float]:
-    return diagnose(algorithm, {"observation": seen, "action": torch.zeros(len(seen), dtype=torch.int64), **more})
+    return algorithm.diagnose({"observation": seen, "action": torch.zeros(len(seen), dtype=torch.int64), **more})
 
 
 def test_values_and_greedy_actions():

@@ -22,6 +22,7 @@ from torchrl.modules import QValueActor
 from torchrl.objectives import DQNLoss, HardUpdate, SoftUpdate
 
 from trainer.algorithms import Algorithm, build
+from trainer.algorithms.algorithm import value_algorithm
 from trainer.algorithms.dqn import td_error
 from trainer.config.algorithms import DQNConfig, section_of
 from trainer.config.sections import LearnerConfig
@@ -138,8 +139,8 @@ def plain_loop(
     spec: EnvSpec, config: DQNConfig, learner: LearnerConfig, updates: int, seed: int = 0
 ) -> tuple[list[Tensor], list[float]]:
     """The same updates as anybody would write them; what `state_of` returns, and the losses."""
-    loss = make_algorithm(spec, config, learner).loss
-    keys = parameter_groups(loss)[1]
+    algorithm = make_algorithm(spec, config, learner)
+    loss, keys = algorithm.loss, parameter_groups(algorithm)[1]
     parameters = [getattr(loss, name).get(key) for name, key in keys]
     targets = [getattr(loss, f"target_{name}").get(key) for name, key in keys]
     rate = torch.tensor(learner.learning_rate).item()
@@ -231,7 +232,7 @@ def test_a_gradient_that_lies_otherwise_than_its_parameter_is_applied_to_the_rig
     for _ in range(2):
         policy = QValueActor(copy.deepcopy(network), in_keys=["observation"], action_space="categorical")
         loss = DQNLoss(policy, action_space="categorical", delay_value=True)
-        algorithms.append(Algorithm(network, policy, loss, td_error, td_error))
+        algorithms.append(value_algorithm(network, policy, loss, td_error, td_error))
     learner = Updater(algorithms[0], replace(LEARNER, execution=execution, max_grad_norm=None), BASE, CPU)
     assert not learner.trained[0].is_contiguous()
     (weight,) = algorithms[1].loss.value_network_params.parameters()

@@ -163,17 +163,17 @@ def test_double_the_online_network_chooses():
     """
     algorithm, sample = toy(), one_row(0, 0.5)
     assert algorithm.loss(sample)["loss"].item() == pytest.approx(LOG4)
-    assert algorithm.td_error(sample).tolist() == pytest.approx([0.375 + 0.25])
+    assert sample["td_error"].tolist() == pytest.approx([0.375 + 0.25])
     entropy = -(0.625 * math.log(0.625) + 0.375 * math.log(0.375))
-    assert algorithm.priority(sample).tolist() == pytest.approx([LOG4 - entropy], rel=1e-5)
+    assert sample["priority"].tolist() == pytest.approx([LOG4 - entropy], rel=1e-5)
 
 
 def test_single_the_target_network_chooses():
     """It takes action 0, which is 1 for certain: 0.5 + 0.5 = 1."""
     algorithm, sample = toy(double=False), one_row(1, 0.5)
     assert algorithm.loss(sample)["loss"].item() == pytest.approx(math.log(2))  # p(1) = 1/2 of action 1
-    assert algorithm.td_error(sample).tolist() == pytest.approx([0.75])
-    assert algorithm.priority(sample).tolist() == pytest.approx([math.log(2)])
+    assert sample["td_error"].tolist() == pytest.approx([0.75])
+    assert sample["priority"].tolist() == pytest.approx([math.log(2)])
 
 
 def test_an_illegal_action_is_no_successor():
@@ -181,24 +181,24 @@ def test_an_illegal_action_is_no_successor():
     algorithm, sample = toy(), one_row(0, 0.0)
     sample["next", "action_mask"] = torch.tensor([[True, False]])
     algorithm.loss(sample)
-    assert algorithm.td_error(sample).tolist() == pytest.approx([0.5 + 0.25])  # 0 + 0.5 * 1
+    assert sample["td_error"].tolist() == pytest.approx([0.5 + 0.25])  # 0 + 0.5 * 1
 
 
 def test_n_steps_and_the_end():
     """After two steps 0.25 z of action 1's (1/2, 1/4, 1/4), mean -1/16; after the end nothing but the reward."""
     algorithm, sample = toy(), one_row(0, 0.5, steps_to_next_obs=torch.tensor([[2]]))
     algorithm.loss(sample)
-    assert algorithm.td_error(sample).tolist() == pytest.approx([0.5 - 0.0625 + 0.25])
+    assert sample["td_error"].tolist() == pytest.approx([0.5 - 0.0625 + 0.25])
     ended = one_row(0, 1.0, terminated=True)
     assert algorithm.loss(ended)["loss"].item() == pytest.approx(LOG4)  # all at 1, of probability 1/4
-    assert algorithm.td_error(ended).tolist() == pytest.approx([1.25])
+    assert ended["td_error"].tolist() == pytest.approx([1.25])
 
 
 def test_rescaled_values_by_hand():
     """Atoms -h(3), 0, h(3) and reward 3 at the end: all mass on the last atom, whose value is 1.003."""
     algorithm, sample = toy(v_min=-3.0, v_max=3.0, value_rescaling=True), one_row(0, 3.0, terminated=True)
     assert algorithm.loss(sample)["loss"].item() == pytest.approx(LOG4, rel=1e-4)
-    assert algorithm.td_error(sample).tolist() == pytest.approx([1.003 * 1.25], rel=1e-4)
+    assert sample["td_error"].tolist() == pytest.approx([1.003 * 1.25], rel=1e-4)
 
 
 def test_the_gradient_is_the_cross_entropys():
@@ -217,8 +217,8 @@ def test_priorities_of_extreme_returns_are_finite(value_rescaling, reward):
     algorithm = build(C51Config(value_rescaling=value_rescaling), LearnerConfig(), TOY)
     sample = one_row(0, reward, terminated=True)
     loss = algorithm.loss(sample)["loss"]
-    assert torch.isfinite(algorithm.priority(sample)).all()
-    assert algorithm.priority(sample).item() == pytest.approx(loss.item(), abs=1e-3)  # one atom has no entropy
+    assert torch.isfinite(sample["priority"]).all()
+    assert sample["priority"].item() == pytest.approx(loss.item(), abs=1e-3)  # one atom has no entropy
 
 
 # ------------------------------------------------------------------ TorchRL's loss
@@ -304,7 +304,7 @@ def test_loss_and_gradient_equal_torchrls(n_step, seed):
         assert tensor.grad.abs().max() > 1e-4
         assert torch.allclose(tensor.grad, others[name].grad, rtol=1e-4, atol=1e-6), name
     # TorchRL's priority is each row's cross-entropy, ours plus the target's entropy, which one atom has none of.
-    priority, cross_entropy = algorithm.priority(sample), twin["td_error"].squeeze(-1)
+    priority, cross_entropy = sample["priority"], twin["td_error"].squeeze(-1)
     one_atom = ends_on_an_atom(sample)
     assert one_atom.sum() > 3 and (priority <= cross_entropy + 1e-5).all()
     assert torch.allclose(priority[one_atom], cross_entropy[one_atom], atol=1e-3)

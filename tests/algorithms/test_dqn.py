@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from trainer.algorithms import Algorithm, build
+from trainer.algorithms.dqn import td_error
 from trainer.config.algorithms import DQNConfig
 from trainer.config.sections import LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
@@ -132,8 +133,23 @@ def test_the_policy_acts_by_the_network_and_within_the_mask():
 def test_the_error_of_a_transition_is_its_absolute_distance_from_the_target():
     algorithm, sample = toy(), to_tensordict(rows(), 4)
     algorithm.loss(sample)
-    assert algorithm.td_error(sample).tolist() == pytest.approx([0.5, 0, 4.875, 4.75])
-    assert algorithm.priority(sample).tolist() == algorithm.td_error(sample).tolist()
+    assert td_error(sample).tolist() == pytest.approx([0.5, 0, 4.875, 4.75])
+
+
+def test_its_one_part_is_a_function_of_the_groups_that_it_is_given():
+    """All values are 0 with parameters of 0, and the error is the reward; the loss keeps its parameters."""
+    algorithm = toy()
+    ((part,),) = algorithm.phases
+    assert (part.trains, algorithm.acts) == (("value_network_params",), "value_network_params")
+    assert algorithm.targets == {"value_network_params": "target_value_network_params"}
+    own = {name: getattr(algorithm.loss, name) for name in (*algorithm.trained, *algorithm.targets.values())}
+    found = part.evaluate(own, to_tensordict(rows(), 4))
+    assert found.priority.tolist() == pytest.approx([0.5, 0, 4.875, 4.75])
+    assert found.metrics["td_error"].item() == pytest.approx(10.125 / 4)
+    nothing = {name: group.apply(torch.zeros_like) for name, group in own.items()}
+    reward = rows()["next", "reward"].squeeze(-1).abs()
+    assert part.evaluate(nothing, to_tensordict(rows(), 4)).priority.tolist() == pytest.approx(reward.tolist())
+    assert all(getattr(algorithm.loss, name) is group for name, group in own.items())
 
 
 def test_names_of_leaves_with_dots_reach_the_network_in_the_order_of_the_spec():

@@ -196,8 +196,8 @@ def test_without_a_spread_it_is_dqn_weighted_by_the_fractions(double, mask, want
     weight = (torch.rand(4, 3) - (u < 0).float()[:, None]).abs().sum(-1)
     size = u.square() / 2 if loss_function == "l2" else torch.where(u.abs() < 1, u.square() / 2, u.abs() - 0.5)
     assert loss == pytest.approx((weight * size).mean().item(), rel=1e-5)
-    assert algorithm.td_error(sample).tolist() == pytest.approx(u.abs().tolist())
-    assert algorithm.priority(sample).tolist() == pytest.approx(u.abs().tolist())
+    assert sample["td_error"].tolist() == pytest.approx(u.abs().tolist())
+    assert sample["priority"].tolist() == pytest.approx(u.abs().tolist())
 
 
 def test_the_target_is_taken_at_fractions_of_its_own():
@@ -217,7 +217,7 @@ def test_the_target_is_taken_at_fractions_of_its_own():
     tau, drawn = torch.rand(1, 1).item(), torch.rand(1, 1).item()
     now, following = 1 - math.cos(math.pi * tau), 2 * (1 - math.cos(math.pi * drawn))
     assert abs(tau - drawn) > 0.05
-    assert algorithm.td_error(sample).item() == pytest.approx(abs(0.5 * following - now), rel=1e-4)
+    assert sample["td_error"].item() == pytest.approx(abs(0.5 * following - now), rel=1e-4)
 
 
 def test_fractions_are_drawn_anew_and_follow_torchs_seed():

@@ -223,8 +223,8 @@ def test_the_objective_by_hand(loss_function, action, value):
     error = abs([1, 1 + 0.5 * LN3][action] - value)
     expected = error - 0.5 if loss_function == "smooth_l1" else error**2 / 2
     assert algorithm.loss(sample)["loss"].item() == pytest.approx(expected, rel=1e-5)
-    assert algorithm.td_error(sample).item() == pytest.approx(error, rel=1e-5)
-    assert algorithm.priority(sample).item() == pytest.approx(error, rel=1e-5)
+    assert sample["td_error"].item() == pytest.approx(error, rel=1e-5)
+    assert sample["priority"].item() == pytest.approx(error, rel=1e-5)
 
 
 def test_the_gradient_reaches_the_taken_value_of_the_online_network_only():

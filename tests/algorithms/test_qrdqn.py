@@ -176,8 +176,8 @@ def test_the_objective_is_what_comes_out_by_hand(double, wanted, loss_function):
     loss = algorithm.loss(sample)["loss"].item()
     assert loss == pytest.approx(slow_loss(CHOSEN, wanted, FRACTIONS, loss_function).mean())
     by_hand = [0.5, 1, 4.25, 1.5] if double else [3, 1, 2.5, 2]
-    assert algorithm.td_error(sample).tolist() == by_hand
-    assert algorithm.priority(sample).tolist() == by_hand
+    assert sample["td_error"].tolist() == by_hand
+    assert sample["priority"].tolist() == by_hand
 
 
 def test_one_row_of_the_objective_in_numbers():
@@ -189,7 +189,7 @@ def test_one_row_of_the_objective_in_numbers():
 def test_an_illegal_action_is_no_successor():
     algorithm, sample = toy(MASKED), rows(mask=[[1, 0], [1, 0], [0, 1], [1, 0]])
     algorithm.loss(sample)
-    assert algorithm.td_error(sample).tolist() == [3, 1, 4.25, 2]
+    assert sample["td_error"].tolist() == [3, 1, 4.25, 2]
 
 
 def test_rescaled_values_by_hand():
@@ -197,7 +197,7 @@ def test_rescaled_values_by_hand():
     algorithm, sample = toy(value_rescaling=True), rows()[1:2]
     sample["next", "reward"] = torch.tensor([[3.0]])
     algorithm.loss(sample)
-    assert algorithm.td_error(sample).tolist() == pytest.approx([3 - 1.003])
+    assert sample["td_error"].tolist() == pytest.approx([3 - 1.003])
 
 
 def test_the_gradient_reaches_the_taken_action_of_the_online_network_only():

@@ -42,9 +42,9 @@ def first_and_own(*arguments: str) -> tuple[np.ndarray, np.ndarray]:
             batch = transitions.get(torch.from_numpy(rows))
             transitions.memory = memory
             with torch.no_grad():
-                agent.updater.algorithm.loss(batch)
+                ((part,),) = agent.updater.algorithm.phases
                 first.append(priority[starts])
-                own.append(agent.updater.algorithm.priority(batch).numpy()[starts])
+                own.append(part.evaluate(agent.updater.groups, batch).priority.numpy()[starts])
             return priority
 
         sampler.first = look

@@ -2,15 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torchrl.modules import QValueActor
 from torchrl.objectives import LossModule
 
+from trainer.algorithms.diagnostics import diagnose_values
 from trainer.envs import EnvSpec
+
+VALUES = "value_network_params"  # TorchRL's name for the one group of an algorithm that learns values
+Groups = Mapping[str, TensorDictBase]  # by name: parameters, and the constants beside them
+FirstPriority = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A part's loss on a batch.
+
+    Args:
+        loss: float [], minimised: mean(l), or mean(w l) where the batch has `priority_weight`.
+        metrics: float [] each, to be shown.
+        priority: what a prioritized replay draws by, float32 [B].
+    """
+
+    loss: Tensor
+    metrics: dict[str, Tensor]
+    priority: Tensor
+
+
+@dataclass(frozen=True)
+class Part:
+    """A loss whose gradient is computed, and recorded, alone.
+
+    Args:
+        trains: names of the groups that its gradient trains.
+        evaluate: `evaluate(groups, batch) -> Evaluation`, a pure function of groups and a batch [B] with keys as
+            `trainer.replay.buffer.StreamReplay.sample` gives it, but for what it draws from torch's global generator.
+    """
+
+    trains: tuple[str, ...]
+    evaluate: Callable[[Groups, TensorDictBase], Evaluation]
 
 
 @dataclass(frozen=True)
@@ -20,11 +57,11 @@ class Algorithm:
     Args:
         network: `network(*leaves) -> float [B, num_actions]`, whose largest legal entry is the greedy action.
         policy: the same network as TorchRL's actor, writing `action`.
-        loss: TorchRL loss over a batch as `trainer.replay.streams.StreamReplay.sample` gives it; entry `loss` is
-            minimised: mean(l), or mean(w l) where the batch has `priority_weight`. Its parameters are
-            `value_network_params`, their delayed copies `target_value_network_params`.
-        td_error: of the batch that the loss was given, which it has written into: absolute TD errors float [B].
-        priority: likewise, what a prioritized replay draws by, float [B].
+        loss: TorchRL's module that holds all groups, as attributes of their names; its state is the checkpoint's.
+        phases: what an update consists of, one phase after the other; the parts of a phase see the same weights.
+        targets: of each trained group that has a target network, the name of the group with its copies.
+        acts: the group that travels to whoever acts.
+        diagnose: `diagnose(batch)`: metrics of the weights as they are, by name, whenever a row is logged.
         first_priority: `first_priority(R, gamma^m (1 - terminated), max Q(s'), Q(s, a))`, float [n] each: what the
             loss would give new rows as priority, by the values that collectors acted by. None: these do not say it, and
             `trainer.config.consistency` refuses `replay.initial_priority=collector`.
@@ -33,9 +70,60 @@ class Algorithm:
     network: nn.Module
     policy: QValueActor
     loss: LossModule
-    td_error: Callable[[TensorDictBase], Tensor]
-    priority: Callable[[TensorDictBase], Tensor]
-    first_priority: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
+    phases: tuple[tuple[Part, ...], ...]
+    targets: dict[str, str]
+    acts: str
+    diagnose: Callable[[Mapping[Any, Tensor]], dict[str, float]]
+    first_priority: FirstPriority | None = None
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Names of the trained groups, in the order of the parts that train them."""
+        return tuple(name for phase in self.phases for part in phase for name in part.trains)
+
+
+def value_algorithm(
+    network: nn.Module,
+    policy: QValueActor,
+    loss: LossModule,
+    td_error: Callable[[TensorDictBase], Tensor],
+    priority: Callable[[TensorDictBase], Tensor],
+    first_priority: FirstPriority | None = None,
+) -> Algorithm:
+    """An algorithm of one part, which trains values of numbered actions against a target network.
+
+    Args:
+        network: see `Algorithm`.
+        policy: see `Algorithm`.
+        loss: its parameters are `value_network_params`, the target's `target_value_network_params`; entry `loss` of
+            what it gives is minimised.
+        td_error: of the batch that the loss was given, which it has written into: absolute TD errors float [B].
+        priority: likewise, float [B].
+        first_priority: see `Algorithm`.
+    """
+
+    def evaluate(groups: Groups, batch: TensorDictBase) -> Evaluation:
+        with groups_in_place(loss, groups):
+            value = loss(batch)["loss"]
+        return Evaluation(value, {"td_error": td_error(batch).mean()}, priority(batch).float())
+
+    part = Part((VALUES,), evaluate)
+    diagnose = partial(diagnose_values, policy, loss)
+    return Algorithm(network, policy, loss, ((part,),), {VALUES: f"target_{VALUES}"}, VALUES, diagnose, first_priority)
+
+
+@contextmanager
+def groups_in_place(loss: LossModule, groups: Groups) -> Iterator[None]:
+    """Within it, a loss uses the given groups in place of its own.
+
+    An instance attribute comes before a registered module.
+    """
+    loss.__dict__.update(groups)
+    try:
+        yield
+    finally:
+        for name in groups:
+            del loss.__dict__[name]
 
 
 def actor(network: nn.Module, spec: EnvSpec) -> QValueActor:

@@ -18,7 +18,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from trainer.algorithms import targets
-from trainer.algorithms.algorithm import Algorithm, actor
+from trainer.algorithms.algorithm import Algorithm, actor, value_algorithm
 from trainer.config.algorithms import C51Config
 from trainer.config.sections import LearnerConfig
 from trainer.envs import EnvSpec
@@ -48,7 +48,7 @@ def build(config: C51Config, learner: LearnerConfig, spec: EnvSpec) -> Algorithm
     network.shift(initial_log_odds(*limits(config), config.num_atoms))
     policy = actor(network, spec)
     loss = targets.ObjectiveLoss(policy, partial(objective, config=config))
-    return Algorithm(network, policy, loss, targets.td_error_of, targets.priority_of)
+    return value_algorithm(network, policy, loss, targets.td_error_of, targets.priority_of)
 
 
 def limits(config: C51Config) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchrl.objectives import DQNLoss
 from torchrl.objectives.value import TD0Estimator
 
-from trainer.algorithms.algorithm import Algorithm, actor
+from trainer.algorithms.algorithm import Algorithm, actor, value_algorithm
 from trainer.algorithms.targets import first_priority, rescale, unrescale
 from trainer.config.algorithms import DQNConfig
 from trainer.config.sections import LearnerConfig
@@ -38,7 +38,7 @@ def build(config: DQNConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm
         estimator = RescaledTD0(gamma=config.gamma, value_network=loss.value_network)
         estimator.set_keys(value=loss.tensor_keys.value)
         loss.make_value_estimator(estimator)
-    return Algorithm(network, policy, loss, td_error, td_error, partial(first_priority, config=config))
+    return value_algorithm(network, policy, loss, td_error, td_error, partial(first_priority, config=config))
 
 
 class WeighedDQNLoss(DQNLoss):

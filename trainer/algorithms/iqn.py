@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDictBase
 
 from trainer.algorithms import targets
-from trainer.algorithms.algorithm import Algorithm, actor
+from trainer.algorithms.algorithm import Algorithm, actor, value_algorithm
 from trainer.algorithms.qrdqn import bootstrap, errors
 from trainer.config.algorithms import IQNConfig
 from trainer.config.sections import LearnerConfig
@@ -25,7 +25,7 @@ def build(config: IQNConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm
     network = ImplicitQuantileNetwork(spec, config, learner.channels_last)
     policy = actor(network, spec)
     loss = targets.ObjectiveLoss(policy, partial(objective, config=config))
-    return Algorithm(network, policy, loss, targets.td_error_of, targets.priority_of)
+    return value_algorithm(network, policy, loss, targets.td_error_of, targets.priority_of)
 
 
 def objective(

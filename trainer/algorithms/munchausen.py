@@ -14,7 +14,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from trainer.algorithms import targets
-from trainer.algorithms.algorithm import Algorithm, actor
+from trainer.algorithms.algorithm import Algorithm, actor, value_algorithm
 from trainer.config.algorithms import MunchausenConfig
 from trainer.config.sections import LearnerConfig
 from trainer.envs import EnvSpec
@@ -26,7 +26,7 @@ def build(config: MunchausenConfig, learner: LearnerConfig, spec: EnvSpec) -> Al
     network = QNetwork(spec, config, learner.channels_last)
     policy = actor(network, spec)
     loss = targets.ObjectiveLoss(policy, partial(objective, config=config))
-    return Algorithm(network, policy, loss, targets.td_error_of, targets.priority_of)
+    return value_algorithm(network, policy, loss, targets.td_error_of, targets.priority_of)
 
 
 def objective(

@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from trainer.algorithms import targets
-from trainer.algorithms.algorithm import Algorithm, actor
+from trainer.algorithms.algorithm import Algorithm, actor, value_algorithm
 from trainer.config.algorithms import QRDQNConfig, ValueConfig
 from trainer.config.sections import LearnerConfig
 from trainer.envs import EnvSpec
@@ -25,7 +25,7 @@ def build(config: QRDQNConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorit
     policy = actor(network, spec)
     loss = targets.ObjectiveLoss(policy, partial(objective, config=config))
     first = partial(targets.first_priority, config=config)
-    return Algorithm(network, policy, loss, targets.td_error_of, targets.priority_of, first)
+    return value_algorithm(network, policy, loss, targets.td_error_of, targets.priority_of, first)
 
 
 def objective(

@@ -13,7 +13,6 @@ from contextlib import nullcontext
 import torch
 from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
-from torchrl.objectives import LossModule
 
 from trainer.algorithms import Algorithm
 from trainer.config.algorithms import AlgorithmConfig
@@ -56,8 +55,7 @@ class Updater:
         self.config, self.device = config, device
         self.algorithm = algorithm
         algorithm.loss.to(device)
-        self.groups, self.trained_keys = parameter_groups(algorithm.loss)
-        self.target_keys = [(f"target_{name}", key) for name, key in self.trained_keys]
+        self.groups, self.trained_keys, self.target_keys = parameter_groups(algorithm)
         parameters = [getattr(algorithm.loss, name).get(key) for name, key in self.trained_keys]
         self.optimizer = torch.optim.Adam(
             parameters, lr=config.learning_rate, eps=config.adam_eps, betas=BETAS, fused=True
@@ -85,7 +83,7 @@ class Updater:
 
     def _look(self) -> None:
         """Find every tensor that an update works on."""
-        self.groups, _ = parameter_groups(self.algorithm.loss)
+        self.groups, _, _ = parameter_groups(self.algorithm)
         self.trained = [self.groups[name].get(key) for name, key in self.trained_keys]
         self.targets = [self.groups[name].get(key) for name, key in self.target_keys]
         moments = [self.optimizer.state[p] for p in self._parameters]
@@ -113,7 +111,7 @@ class Updater:
     @property
     def weights(self) -> TensorDictBase:
         """The policy network's weights, as they are published."""
-        return self.groups["value_network_params"]
+        return self.groups[self.algorithm.acts]
 
     def set_learning_rate(self, value: float) -> None:
         """Takes effect with the next update."""
@@ -194,9 +192,8 @@ class Updater:
     def load_flat(self, flat: Tensor) -> None:
         """Take the weights of a policy, float32 [numel] in the boards' order, for network and target."""
         offset = 0
-        for mine, target in zip(
-            ordered_leaves(self.weights), ordered_leaves(self.groups["target_value_network_params"]), strict=True
-        ):
+        targets = self.groups[self.algorithm.targets[self.algorithm.acts]]
+        for mine, target in zip(ordered_leaves(self.weights), ordered_leaves(targets), strict=True):
             part = flat[offset : offset + mine.numel()].view(mine.shape)
             mine.copy_(part)
             target.copy_(part)
@@ -246,8 +243,6 @@ def shapes_of(state: dict[str, Tensor]) -> dict[str, torch.Size]:
 def make_gradients(updater: Updater, batch: Batch, count: int | None = None) -> tuple[Callable, list[str]]:
     """Loss, gradient and its clipping as a function of plain tensors.
 
-    The loss is TorchRL's own module, called with the given parameters in place of its own.
-
     Args:
         updater: gives the sizes and the loss.
         batch: an example of the batches, for its keys and size.
@@ -260,7 +255,8 @@ def make_gradients(updater: Updater, batch: Batch, count: int | None = None) -> 
         metrics' names.
     """
     config, algorithm = updater.config, updater.algorithm
-    loss, number = algorithm.loss, len(updater.trained_keys)
+    ((part,),) = algorithm.phases  # of several parts each would be a function of its own
+    number = len(updater.trained_keys)
     keys, batch_size = list(batch), batch["next", "reward"].shape[-2]
     names: list[str] = []
     autocast = torch.autocast(updater.device.type, torch.bfloat16) if config.precision == "bfloat16" else nullcontext()
@@ -268,9 +264,9 @@ def make_gradients(updater: Updater, batch: Batch, count: int | None = None) -> 
     def evaluate(leaves: Sequence[Tensor], targets: Sequence[Tensor], rest: Sequence[Tensor]) -> tuple:
         sample = to_tensordict(dict(zip(keys, rest, strict=True)), batch_size)
         groups = _filled(updater.groups, updater.trained_keys + updater.target_keys, [*leaves, *targets])
-        with _in_place_of_own(loss, groups), autocast:
-            out = loss(sample)["loss"]
-        return out, (out, algorithm.td_error(sample).mean(), algorithm.priority(sample).float())
+        with autocast:
+            found = part.evaluate(groups, sample)
+        return found.loss, (found.loss, found.metrics, found.priority)
 
     def differentiate(leaves: Sequence[Tensor], targets: Sequence[Tensor], rest: Sequence[Tensor]) -> tuple:
         with torch.enable_grad():
@@ -285,25 +281,11 @@ def make_gradients(updater: Updater, batch: Batch, count: int | None = None) -> 
     def gradients(*tensors: Tensor) -> tuple[Tensor, ...]:
         trained, targets = tensors[:number], tensors[number : 2 * number]
         not_finite, sums, *rest = tensors[2 * number :]
-        grads, (out, td_error, priority) = differentiate(trained, targets, rest)
+        grads, (out, shown, priority) = differentiate(trained, targets, rest)
         with torch.no_grad():
-            if count is None:
-                norm = torch.nn.utils.get_total_norm(grads, foreach=True)
-            else:
-                norm = torch.stack([g.flatten(1).norm(dim=1) for g in grads]).norm(dim=0)
-            if config.max_grad_norm is not None:
-                factor = torch.clamp(config.max_grad_norm / (norm + 1e-6), max=1.0)
-                if count is None:
-                    grads = torch._foreach_mul(grads, factor)
-                else:
-                    grads = [g * factor.view(count, *[1] * (g.ndim - 1)) for g in grads]
-            # The fused optimiser walks through memory: a gradient must lie as its parameter does.
-            in_order = [
-                g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
-                for g, p in zip(grads, trained, strict=True)
-            ]
+            in_order, norm = clipped(grads, trained, config.max_grad_norm, count)
             not_finite.copy_(torch.maximum(not_finite, (~torch.isfinite(norm + out)).float()))
-            metrics = {"loss": out, "td_error": td_error, "grad_norm": norm}
+            metrics = {"loss": out, **shown, "grad_norm": norm}
             names[:] = metrics
             sums[..., : len(metrics)].add_(torch.stack([m.float() for m in metrics.values()], -1))
         return *in_order, priority
@@ -314,20 +296,48 @@ def make_gradients(updater: Updater, batch: Batch, count: int | None = None) -> 
     return gradients, names
 
 
-def parameter_groups(loss: LossModule) -> tuple[dict[str, TensorDictBase], list[tuple[str, NestedKey]]]:
-    """The parameter groups of a TorchRL loss by attribute name, and the (group, key) of every trained tensor.
+def clipped(
+    grads: list[Tensor] | tuple[Tensor, ...], trained: Sequence[Tensor], most: float | None, count: int | None
+) -> tuple[list[Tensor], Tensor]:
+    """Gradients with a norm of at most `most` over all of them together, and the norm that they had, float [] or [N].
 
-    A group `target_<name>` holds the target network's copies of the group `<name>`, under the same keys.
+    Args:
+        grads: of each trained tensor.
+        trained: those tensors; a gradient is made to lie in memory as its parameter does, through which the fused
+            optimiser walks.
+        most: None: any.
+        count: None, or N: each tensor has a first axis [N] of agents, each with a norm of its own.
     """
-    groups = {name: getattr(loss, name) for name, _ in loss.named_children() if name.endswith("_params")}
-    keys = [
+    if count is None:
+        norm = torch.nn.utils.get_total_norm(grads, foreach=True)
+    else:
+        norm = torch.stack([g.flatten(1).norm(dim=1) for g in grads]).norm(dim=0)
+    if most is not None:
+        factor = torch.clamp(most / (norm + 1e-6), max=1.0)
+        if count is None:
+            grads = torch._foreach_mul(grads, factor)
+        else:
+            grads = [g * factor.view(count, *[1] * (g.ndim - 1)) for g in grads]
+    in_order = [
+        g if g.stride() == p.stride() else torch.empty_like(p).copy_(g) for g, p in zip(grads, trained, strict=True)
+    ]
+    return in_order, norm
+
+
+Keys = list[tuple[str, NestedKey]]
+
+
+def parameter_groups(algorithm: Algorithm) -> tuple[dict[str, TensorDictBase], Keys, Keys]:
+    """An algorithm's groups by name, and (group, key) of every trained tensor and of its copy in a target network."""
+    loss, targets = algorithm.loss, algorithm.targets
+    trained = [
         (name, key)
-        for name, group in groups.items()
-        if not name.startswith("target_")
-        for key, leaf in group.items(True, True)
+        for name in algorithm.trained
+        for key, leaf in getattr(loss, name).items(True, True)
         if isinstance(leaf, torch.nn.Parameter)
     ]
-    return {name: group.data for name, group in groups.items()}, keys
+    groups = {name: getattr(loss, name).data for name in (*algorithm.trained, *targets.values())}
+    return groups, trained, [(targets[name], key) for name, key in trained]
 
 
 def _filled(groups: dict[str, TensorDictBase], keys: list[tuple[str, NestedKey]], tensors: list[Tensor]) -> dict:
@@ -336,20 +346,6 @@ def _filled(groups: dict[str, TensorDictBase], keys: list[tuple[str, NestedKey]]
     for (name, key), tensor in zip(keys, tensors, strict=True):
         filled[name].set(key, tensor)
     return filled
-
-
-class _in_place_of_own:
-    """Within it, a loss uses the given parameter groups; an instance attribute comes before a registered module."""
-
-    def __init__(self, loss: LossModule, groups: dict[str, TensorDictBase]) -> None:
-        self.loss, self.groups = loss, groups
-
-    def __enter__(self) -> None:
-        self.loss.__dict__.update(self.groups)
-
-    def __exit__(self, *_: object) -> None:
-        for name in self.groups:
-            del self.loss.__dict__[name]
 
 
 def flat_weights(updater: Updater) -> Tensor:

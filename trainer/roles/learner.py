@@ -26,7 +26,6 @@ from torch import Tensor
 from trainer.algorithms import Algorithm, build
 from trainer.host.errors import error_text
 from trainer.learning.determinism import be_deterministic
-from trainer.learning.diagnostics import diagnose
 from trainer.learning.feed import Batch, Feed, flat
 from trainer.learning.limiter import NO_LIMIT, Limiter
 from trainer.learning.stacking import Stack
@@ -165,7 +164,7 @@ class Learner:
         metrics = {"learning_rate": self.updater.learning_rate, **self.updater.metrics()}
         if self.updater.last_batch is not None:
             self.feed.wait()
-            metrics |= diagnose(self.updater.algorithm, self.updater.last_batch) | self.sampler.metrics()
+            metrics |= self.updater.algorithm.diagnose(self.updater.last_batch) | self.sampler.metrics()
         return metrics
 
     def flat(self) -> Tensor:

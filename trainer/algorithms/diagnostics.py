@@ -6,7 +6,7 @@ wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pkgutil import resolve_name
 from typing import Any, cast
@@ -14,28 +14,32 @@ from typing import Any, cast
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
+from torchrl.modules import QValueActor
+from torchrl.objectives import LossModule
 
-from trainer.algorithms import Algorithm
 from trainer.algorithms.targets import best
 from trainer.config.registries import ACTIVATIONS
-from trainer.learning.feed import Batch
 
 DORMANT = 0.025  # share of its layer's mean activity below which a unit sleeps
 
 
 @torch.no_grad()
-def diagnose(algorithm: Algorithm, batch: Batch) -> dict[str, float]:
+def diagnose_values(policy: QValueActor, loss: LossModule, batch: Mapping[Any, Tensor]) -> dict[str, float]:
     """Figures of the weights of now on `batch`, by mean weights where a network is noisy; waits for the device.
 
-    - `q_mean`, `q_max`: of the best legal action's value over the batch; `target_q_mean`: by the target network.
+    Args:
+        policy: the actor.
+        loss: holds its weights, and the target network's.
+        batch: tensors [B, ...].
+
+        - `q_mean`, `q_max`: of the best legal action's value over the batch; `target_q_mean`: by the target network.
     - `parameter_norm`: Euclidean, of all trained values.
     - `dormant_share`: units that are hardly ever active (Sokar et al. 2023, definition 3.1).
     - `churn`: share of the batch whose greedy action differs between online and target network (after Schaul et al.
       2022, who compare before and after an update).
     - `greedy_share_<i>`: how often action i is the greedy one.
     """
-    loss = algorithm.loss
-    leaves = [batch[key] for key in algorithm.policy.in_keys if key != "action_mask"]
+    leaves = [batch[key] for key in policy.in_keys if key != "action_mask"]
     mask = batch.get("action_mask")
     with _with_weights(loss, loss.value_network_params) as network, _activity(network) as activity:
         values = network(*leaves)
@@ -60,7 +64,7 @@ def diagnose(algorithm: Algorithm, batch: Batch) -> dict[str, float]:
 
 
 @contextmanager
-def _with_weights(loss: nn.Module, weights: TensorDictBase) -> Iterator[nn.Module]:
+def _with_weights(loss: LossModule, weights: TensorDictBase) -> Iterator[nn.Module]:
     with weights.data.to_module(loss.value_network, preserve_module_state=False):
         network = cast(Any, loss.value_network).module[0].module
         training = network.training
