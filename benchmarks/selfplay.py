@@ -111,7 +111,7 @@ def kwargs_of(folder: Path) -> dict[str, Any]:
 
 
 def policy_of(folder: Path) -> Callable[[Any, np.ndarray], np.ndarray]:
-    """The best policy of a run as a player: ``(game, rows) -> actions``, greedy."""
+    """The best policy of a run as a player: `(game, rows) -> actions`, greedy."""
     import torch
 
     from trainer.commands.finished import open_run
@@ -154,7 +154,7 @@ def tictactoe(keep: Path | None) -> list[Row]:
     best = best_actions()
 
     def outcome(moves: tuple[int, ...], seat: int, reply: str) -> float:
-        """Of the agent on ``seat`` after some moves: the worst against perfect replies, the mean against random."""
+        """Of the agent on `seat` after some moves: the worst against perfect replies, the mean against random."""
         game.reset(0)
         for move in moves:
             game.step(np.array([move]))

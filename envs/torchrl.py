@@ -20,7 +20,7 @@ class VectorEnvironment(EnvBase):
     uses `vector` directly.
 
     Args:
-        vector: from :func:`trainer.envs.make`.
+        vector: from `trainer.envs.make`.
     """
 
     def __init__(self, vector) -> None:

@@ -39,7 +39,7 @@ class Solo:
     """A vector environment as a world of one agent.
 
     Args:
-        vector: from :func:`trainer.envs.make`, resetting by itself.
+        vector: from `trainer.envs.make`, resetting by itself.
     """
 
     agents: tuple[str, ...] = (AGENT,)

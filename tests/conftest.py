@@ -74,10 +74,10 @@ class Called:
 
 @pytest.fixture
 def call(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Called]:
-    """``call("seed=3", module="trainer.run")``: the real main, in the test's process.
+    """`call("seed=3", module="trainer.run")`: the real main, in the test's process.
 
     A process of its own spends some five seconds of a core on imports, and its fork server as many; the runs of one
-    test process share its fork server. ``cwd`` is where it runs, the test's folder by default.
+    test process share its fork server. `cwd` is where it runs, the test's folder by default.
     """
 
     def start(*words: str, module: str = "trainer.run", cwd: Path | None = None, timeout: float = 120) -> Called:
@@ -106,7 +106,7 @@ def call(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Cal
 
 @pytest.fixture
 def small_disk() -> Iterator[Callable[[Path, str], None]]:
-    """``small_disk(folder, "size=1m")`` mounts a small disk there, until the test has ended."""
+    """`small_disk(folder, "size=1m")` mounts a small disk there, until the test has ended."""
     folders: list[Path] = []
 
     def mount(folder: Path, options: str) -> None:
@@ -122,7 +122,7 @@ def small_disk() -> Iterator[Callable[[Path, str], None]]:
 
 @pytest.fixture(scope="session")
 def make_config() -> Callable[..., Config]:
-    """Makes a configuration of 2 workers x 4 environments; ``schedule={"name": "sync"}`` changes keys of a section."""
+    """Makes a configuration of 2 workers x 4 environments; `schedule={"name": "sync"}` changes keys of a section."""
 
     def make(run_dir: Path, seed: int = 0, budget_frames: int = 1_000, **sections: dict[str, Any]) -> Config:
         config = Config(preset="generic", seed=seed, budget_frames=budget_frames, run_dir=str(run_dir))

@@ -75,7 +75,7 @@ def module_of(path: Path, root: Path) -> tuple[str, ...]:
 
 
 def imported(path: Path, root: Path) -> Iterator[str]:
-    """Dotted names that a file imports anywhere, also within functions; ``from a import b`` yields a and a.b."""
+    """Dotted names that a file imports anywhere, also within functions; `from a import b` yields a and a.b."""
     package = module_of(path, root)[:-1]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -100,7 +100,7 @@ def names(path: Path) -> set[str]:
 
 
 def breaches(root: Path) -> list[str]:
-    """Every breach of the packages' order below ``root``, as a sentence."""
+    """Every breach of the packages' order below `root`, as a sentence."""
     found = []
     for path in sources(root):
         name = str(path.relative_to(root))

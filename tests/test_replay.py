@@ -162,7 +162,7 @@ def stacked(history: list[dict[str, Any]], time: int, leaf: Leaf) -> np.ndarray:
 
 
 def sampled(replay: StreamReplay, count: int) -> dict[Any, torch.Tensor]:
-    """``count`` batches that are sampled at once, one behind the other, [count * B, ...]."""
+    """`count` batches that are sampled at once, one behind the other, [count * B, ...]."""
     return flat(replay.sample(count * replay.batch_size))
 
 

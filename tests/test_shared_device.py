@@ -1,6 +1,6 @@
 """The shared agent on a device: the same weights as by the lock, whoever dies, with the CPU as the device.
 
-What is marked ``gpu`` runs the same code on a CUDA device.
+What is marked `gpu` runs the same code on a CUDA device.
 """
 
 from __future__ import annotations

@@ -82,11 +82,11 @@ def _quick(arguments: Sequence[str], run_dir: Path, quick: bool) -> list[str]:
 
 @pytest.fixture
 def run(tmp_path: Path, call: Callable[..., Any]) -> Callable[..., Ended]:
-    """``run("env.id=Hurting/Plain-v0", "seed=3")``: a quick run of the real main in a folder of its own.
+    """`run("env.id=Hurting/Plain-v0", "seed=3")`: a quick run of the real main in a folder of its own.
 
-    It runs in the test's process (see `call`), its workers in theirs. ``process=True`` gives it a process of its own,
-    and so do environment variables, which are all names but these: ``name`` is its folder's, ``module`` another program
-    (which gets no arguments but the given ones), ``quick=False`` leaves out `QUICK`, ``cwd`` is where it is started.
+    It runs in the test's process (see `call`), its workers in theirs. `process=True` gives it a process of its own,
+    and so do environment variables, which are all names but these: `name` is its folder's, `module` another program
+    (which gets no arguments but the given ones), `quick=False` leaves out `QUICK`, `cwd` is where it is started.
     """
 
     def start(
@@ -115,9 +115,9 @@ def run(tmp_path: Path, call: Callable[..., Any]) -> Callable[..., Ended]:
 
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """``begin("env.id=Hurting/Plain-v0")``: the same run as a process, for tests that strike it; killed at the end.
+    """`begin("env.id=Hurting/Plain-v0")`: the same run as a process, for tests that strike it; killed at the end.
 
-    Keywords are those of `run`, but ``module``; ``stdout`` is where both of its streams go, ``before`` stands before
+    Keywords are those of `run`, but `module`; `stdout` is where both of its streams go, `before` stands before
     the command.
     """
     processes: list[subprocess.Popen[str]] = []

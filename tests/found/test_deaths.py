@@ -45,7 +45,7 @@ def test_whatever_an_environment_raises_comes_in_its_own_words(run, tmp_path: Pa
 
 @pytest.mark.slow
 def test_a_fork_server_that_is_killed_comes_again_and_the_run_goes_on(tmp_path: Path):
-    """Twice, as ``faults.max_failures=2`` allows; the third time ends the run in one sentence."""
+    """Twice, as `faults.max_failures=2` allows; the third time ends the run in one sentence."""
     words = [
         "env.id=Found/Slow-v0",
         "faults.max_failures=2",

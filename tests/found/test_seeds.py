@@ -31,7 +31,7 @@ def ended_with(folder: Path) -> tuple[torch.Tensor, bytes]:
 
 
 def test_global_generators_give_the_same_run_in_sync_and_sequential(run):
-    """``sync`` twice and ``sequential``: equal weights, equal replay, equal final evaluation."""
+    """`sync` twice and `sequential`: equal weights, equal replay, equal final evaluation."""
     ends, returns = [], []
     for number, schedule in enumerate(("sync", "sync", "sequential")):
         ended = run(*CHANCE, *ROUNDS, f"schedule={schedule}", "algorithm.noisy=true", name=f"run{number}")

@@ -17,7 +17,7 @@ LONGER_S = 7.0  # than a process may be silent
 
 
 def stopped_for(run: Running, seconds: float) -> None:
-    """As Ctrl-Z, ``scontrol suspend`` or a freezer do it: all processes at once."""
+    """As Ctrl-Z, `scontrol suspend` or a freezer do it: all processes at once."""
     for number in (signal.SIGSTOP, signal.SIGCONT):
         for pid in run.alive():
             os.kill(pid, number)
