@@ -1,7 +1,7 @@
-"""What an agent does, as a value that whoever stores, draws, checks or hands on an action asks.
+"""The actions of an agent as a value: its shape and dtype, and how actions are drawn and handed to the environment.
 
-Both kinds have `shape` (of one action) and `dtype` (NumPy's name, as it is stored), `has_mask`, and the methods
-below. An action of N sub-environments is an array [N, *shape].
+Both kinds have `shape` (of one action), `dtype` (NumPy's name of the stored type), `has_mask`, and the methods below.
+The actions of N sub-environments are an array [N, *shape].
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class DiscreteAction:
     """One of the numbers 0 .. n - 1.
 
     Args:
-        n: how many there are.
+        n: number of actions.
         start: what is added to an action before the environment sees it (`Discrete(n, start)`).
         has_mask: whether observations carry `action_mask`, a bool array [num_envs, n].
     """
@@ -32,7 +32,7 @@ class DiscreteAction:
     dtype: ClassVar[str] = "int64"
 
     def random(self, rng: np.random.Generator, count: int, mask: NDArray[np.bool_] | None) -> NDArray[Any]:
-        """`count` uniformly drawn legal actions, int64 [count]; the mask is bool [count, n], or None: all are legal.
+        """Draw legal actions uniformly, int64 [count]; the mask is bool [count, n], or None if all are legal.
 
         Raises:
             ValueError: the mask has another shape.
@@ -42,15 +42,15 @@ class DiscreteAction:
         return np.where(mask, rng.random((count, self.n)), -1.0).argmax(1)
 
     def for_env(self, action: NDArray[Any]) -> NDArray[Any]:
-        """Actions as the environment counts them."""
+        """Actions as numbered by the environment."""
         return action + self.start if self.start else action
 
     def none(self, count: int) -> NDArray[Any]:
-        """An array [count] in which no action is given (see `given`)."""
+        """An array [count] without actions, see `given`."""
         return np.full(count, -1)
 
     def given(self, action: NDArray[Any]) -> NDArray[np.bool_]:
-        """Where an array [N] of `none` has been written an action into, bool [N]."""
+        """Which elements of an array from `none`, [N], have been set to an action, bool [N]."""
         return action >= 0
 
 
@@ -61,8 +61,8 @@ class BoxAction:
     Args:
         shape: of one action.
         low, high: finite bounds of each of its numbers, in C order.
-        refusal: why an algorithm that needs numbered actions cannot act here and what the user can do, to be put
-            behind the environment's name.
+        refusal: why an algorithm that needs numbered actions cannot act here, and what the user can do; an error has
+            it after the environment's name.
     """
 
     shape: tuple[int, ...]
@@ -73,10 +73,10 @@ class BoxAction:
     has_mask: ClassVar[bool] = False
 
     def random(self, rng: np.random.Generator, count: int, mask: NDArray[np.bool_] | None) -> NDArray[Any]:
-        """`count` uniformly drawn points, float32 [count, *shape]; there is no mask: None."""
+        """Draw points uniformly, float32 [count, *shape]; the mask is None."""
         low, high = (np.reshape(bound, self.shape) for bound in (self.low, self.high))
         drawn = rng.uniform(low, high, (count, *self.shape))
-        # Rounding to float32 may go beyond a bound that float32 does not hold.
+        # A bound that float32 does not represent may be exceeded by rounding.
         return np.clip(drawn.astype(np.float32), low.astype(np.float32), high.astype(np.float32))
 
     def for_env(self, action: NDArray[Any]) -> NDArray[Any]:
@@ -84,11 +84,11 @@ class BoxAction:
         return action
 
     def none(self, count: int) -> NDArray[Any]:
-        """An array [count, *shape] in which no action is given (see `given`)."""
+        """An array [count, *shape] without actions, see `given`."""
         return np.full((count, *self.shape), np.nan, np.float32)
 
     def given(self, action: NDArray[Any]) -> NDArray[np.bool_]:
-        """Where an array [N, *shape] of `none` has been written an action into, bool [N]."""
+        """Which rows of an array from `none`, [N, *shape], have been set to an action, bool [N]."""
         flat: NDArray[np.bool_] = ~np.isnan(action.reshape(len(action), -1)).any(1)
         return flat
 

@@ -1,7 +1,7 @@
-"""Environments that are vectors by themselves: Gymnasium's `vector_entry_point` and EnvPool behind our interface.
+"""Environments that are vectors already: Gymnasium's `vector_entry_point` and EnvPool, with the trainer's interface.
 
-They must reset themselves on the next step (Gymnasium's `AutoresetMode.NEXT_STEP`), and their observations are copied
-into arrays of ours, so that callers may rely on what `trainer.envs.vector` promises: the same arrays in every step.
+They must reset themselves on the next step (Gymnasium's `AutoresetMode.NEXT_STEP`). Their observations are copied, so
+that every step returns the same arrays, as `trainer.envs.vector` promises.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class BatchedVector:
         plain: bool = False,
         mask_key: str = "action_mask",
     ) -> None:
-        """Makes it.
+        """Create it.
 
         Args:
-            spec: what it shows.
-            fields: the leaves, and `action_mask` too where the observation carries it (else `info` must).
-            reset_env: `(env, seed) -> (env, observation, info)`: starts every sub-environment anew; `env` is None
-                at first and may be replaced, for EnvPool is seeded by its constructor only.
+            spec: its observations and actions.
+            fields: the leaves, and `action_mask` if the observation has it (else `info` must).
+            reset_env: `(env, seed) -> (env, observation, info)`: resets every sub-environment. `env` is None at first,
+                and may be replaced, as EnvPool takes a seed only in its constructor.
             num_envs: N.
             clip_rewards: whether `step` returns the reward's sign; `raw_reward` float32 [N] is never clipped.
             env: an environment that exists already.
-            plain: whether all that it is made of are arrays, numbers and generators (`trainer.envs.state`).
-            mask_key: what a mask in `info` is called.
+            plain: whether its state consists of arrays, numbers and generators, see `trainer.envs.state`.
+            mask_key: name of the mask in `info`.
         """
         self._plain = plain
         self.spec, self.num_envs = spec, num_envs
@@ -70,7 +70,7 @@ class BatchedVector:
         self._truncated = np.zeros(num_envs, bool)
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Starts every sub-environment anew. What a seed means for sub-environment i is the environment's own affair.
+        """Reset every sub-environment. The environment decides how the seed is used for sub-environment i.
 
         Raises:
             EnvError: the environment failed.
@@ -112,13 +112,13 @@ class BatchedVector:
         return {"own": state_of(self), "env": state_of(self._env.unwrapped)} if self._plain else None
 
     def set_state(self, state: dict[str, Any], actions: Any) -> Observation:
-        """Stand where another one stood; what is observed there."""
+        """Restore the `state` of another one, and return the observation there."""
         set_state(self._env.unwrapped, state["env"])
         set_state(self, state["own"])
         return self._observation
 
     def close(self) -> None:
-        """Closes the environment; where it cannot be closed that is a warning, for nothing is lost by it."""
+        """Close the environment; a failure is only a warning, as nothing is lost by it."""
         if self._env is not None:
             close_all([self._env], self.spec.id)
 
@@ -153,7 +153,7 @@ class BatchedVector:
             out[given] = np.asarray(info[key])[given]
 
     def _look_closely(self, info: dict[str, Any]) -> None:
-        """Warn, once each, of what may be meant otherwise than it is taken."""
+        """Warn, once for each, of what the environment may mean in another way."""
         told = {}
         for field in self._fields:
             if (found := outside(field, self._observation[field.leaf.name])) is not None:

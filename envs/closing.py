@@ -1,4 +1,4 @@
-"""Closing environments, of which each may fail at that."""
+"""Close environments; each of them may fail at it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainer.envs.faults import is_its_own, warn, words_of
 
 
 def close_all(environments: Iterable[Any], env_id: str) -> None:
-    """Close each of them; one that cannot be closed is a warning, for nothing is lost by it."""
+    """Close each of them; a failure is only a warning, as nothing is lost by it."""
     said = set()
     for env in environments:
         try:

@@ -1,18 +1,17 @@
-"""Backend `counting`: the pipeline's test double, whose every transition can be checked by arithmetic.
+"""Backend `counting`: an environment for tests, each transition of which can be checked by arithmetic.
 
 Sub-environment i of a vector reset with `seed` is stream `seed + i`. Its observation is float32 [4]: (stream,
 episode, step in the episode, last action or -1 after a reset), exact below 2**24; with `image=True` the same four
-numbers in a uint8 frame (`decode_image`). Episode e of stream s has `episode_length` steps, ends by truncation where
-`is_truncation` says so, and its k-th step (k from 1) pays `expected_reward`. With `with_mask=True` `legal_actions`
-are the only ones accepted: any other is an `EnvError`. All of it is NumPy on [N]; a step costs some 40 us.
+numbers in a uint8 frame (`decode_image`). Episode e of stream s has `episode_length` steps, ends by truncation if
+`is_truncation` says so, and its k-th step (k from 1) has the reward `expected_reward`. With `with_mask=True` only
+`legal_actions` are accepted: any other is an `EnvError`. All of it is NumPy on [N]; a step costs about 40 us.
 
 `env.kwargs` (all optional): `num_actions` (2), `min_length` (1), `max_length` (20), `truncated_share`
 (0.25), `step_seconds` (0.0, slept per vector step), `with_mask`, `image` (False), `image_size` (84, the
-frame's side), and faults of the n-th vector step (from 1): `raise_at_step`, `kill_at_step` (SIGKILL to this
-process), `hang_at_step`, `nan_at_step` (the reward, so that `EnvError` follows), `nan_observation_at_step`
-(passed on to whoever looks). `fault_stream` restricts faults to the vector that holds that stream; `fault_once`
-is the path of a file that is made when a fault strikes and prevents any other while it exists, so that a restarted
-worker goes on.
+frame's side), and faults in the n-th vector step (from 1): `raise_at_step`, `kill_at_step` (SIGKILL to this
+process), `hang_at_step`, `nan_at_step` (the reward, which raises `EnvError`), `nan_observation_at_step` (returned as it
+is). `fault_stream` restricts faults to the vector with that stream. `fault_once` is the path of a file that is made at
+the first fault; while it exists there is no other fault, so a restarted worker goes on.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from trainer.envs.vector import Observation, Step
 
 PRIME = 1_000_003
 FAULTS = ("raise", "kill", "hang", "nan", "nan_observation")
-AGENT_STREAMS = 100_000  # between two agents' streams
-LIMIT = 2**24  # float32 counts exactly up to here
+AGENT_STREAMS = 100_000  # difference between the streams of two agents
+LIMIT = 2**24  # float32 has all integers up to it
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The keys of `env.kwargs`; the file's head explains them."""
+    """The keys of `env.kwargs`, see the beginning of this file."""
 
     num_actions: int = 2
     min_length: int = 1
@@ -67,7 +66,7 @@ def episode_length(
 
 
 def is_truncation(stream: ArrayLike, episode: ArrayLike, truncated_share: float = 0.25) -> NDArray[np.bool_]:
-    """Whether an episode ends by truncation, as that share of all do, and not by termination; broadcasts."""
+    """Whether an episode ends by truncation (that share of all do), not by termination; broadcasts."""
     return _mixed(stream, episode, 2) % 1000 < round(1000 * truncated_share)
 
 
@@ -78,7 +77,7 @@ def expected_reward(stream: ArrayLike, episode: ArrayLike, step: ArrayLike) -> N
 
 
 def legal_actions(stream: ArrayLike, episode: ArrayLike, step: ArrayLike, num_actions: int) -> NDArray[np.bool_]:
-    """Which actions are legal after a step (0: after the reset), bool [..., num_actions]; about half, at least one."""
+    """Legal actions after a step (0: after the reset), bool [..., num_actions]; at least one, about half of them."""
     stream, episode, step = (np.asarray(x, np.int64)[..., None] for x in (stream, episode, step))
     actions = np.arange(num_actions)
     always = (stream + episode + step) % num_actions
@@ -86,9 +85,9 @@ def legal_actions(stream: ArrayLike, episode: ArrayLike, step: ArrayLike, num_ac
 
 
 def encode_image(numbers: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
-    """Frames [N, size, size] of (stream, episode, step, last action) [N, 4].
+    """Frames, uint8 [N, size, size], of (stream, episode, step, last action), int64 [N, 4].
 
-    The first 16 bytes are the four numbers as int32; all others are their sum modulo 256, so that a torn frame shows.
+    The first 16 bytes are the four numbers as int32; all others are their sum modulo 256, to detect a torn frame.
     """
     frames = np.empty((len(numbers), size * size), np.uint8)
     frames[:] = (numbers.sum(1) % 256).astype(np.uint8)[:, None]
@@ -97,10 +96,10 @@ def encode_image(numbers: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
 
 
 def decode_image(frames: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """(stream, episode, step, last action) int64 [..., 4] of frames uint8 [..., size, size].
+    """(stream, episode, step, last action), int64 [..., 4], of frames, uint8 [..., size, size].
 
     Raises:
-        ValueError: a frame is torn: its rest does not fit its numbers.
+        ValueError: a frame is torn: its other bytes do not fit its numbers.
     """
     flat = np.ascontiguousarray(frames).reshape(*frames.shape[:-2], -1)
     numbers = np.ascontiguousarray(flat[..., :16]).view("<i4").astype(np.int64)
@@ -113,7 +112,7 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
     """A counting vector; `env` has the attributes of EnvConfig.
 
     Raises:
-        EnvError: a key or value of `env.kwargs` is impossible.
+        EnvError: `env.kwargs` has an unknown key or an impossible value.
     """
     unknown = sorted(set(env.kwargs) - set(Settings.__dataclass_fields__))
     if unknown:
@@ -138,10 +137,10 @@ def _fits(value: Any, plain: Any) -> bool:
 
 
 def make_world(env: Any, num_envs: int, render_mode: str | None = None) -> CountingWorld:
-    """Backend `counting_agents`: `env.kwargs.num_agents` (2) agents with streams of their own, as a world.
+    """Backend `counting_agents`: a world of `env.kwargs.num_agents` (2) agents, each with streams of its own.
 
-    Agent a of a world reset with `seed` counts the streams `seed + a * AGENT_STREAMS + i`, so that every row tells
-    whose it is. Their episodes end at different times. The other keys are `make`'s.
+    Agent a of a world reset with `seed` counts the streams `seed + a * AGENT_STREAMS + i`, so every row shows to which
+    agent it belongs. The agents' episodes end at different times. The other keys are those of `make`.
 
     Raises:
         EnvError: as `make`.
@@ -190,25 +189,25 @@ class CountingWorld:
         return steps
 
     def state(self) -> dict[str, Any]:
-        """Where all streams stand."""
+        """The state of all streams, as tensors and plain values."""
         return {"vectors": [vector.state() for vector in self._vectors], "own": state_of(self)}
 
     def set_state(self, state: dict[str, Any], actions: Any) -> list[Observation]:
-        """Stand where another one stood; what is observed there."""
+        """Restore the `state` of another one, and return the observation there."""
         set_state(self, state["own"])
         return [vector.set_state(own, None) for vector, own in zip(self._vectors, state["vectors"], strict=True)]
 
     def close(self) -> None:
-        """Holds nothing that must be given back."""
+        """Do nothing: there is nothing to release."""
 
 
 class CountingVector:
-    """N counting sub-environments; `trainer.envs.vector` says how a vector behaves, the file's head what is shown."""
+    """N counting sub-environments with the interface of `trainer.envs.vector`; see the beginning of this file."""
 
     def __init__(
         self, settings: Settings, env_id: str, num_envs: int, frame_stack: int, autoreset: bool, clip_rewards: bool
     ) -> None:
-        """Makes it; the arguments are `make`'s."""
+        """Create it; `make` describes the arguments."""
         self._settings, self._autoreset, self._clip = settings, autoreset, clip_rewards
         self.num_envs = num_envs
         if settings.image:
@@ -239,10 +238,10 @@ class CountingVector:
         self._truncated = np.zeros(num_envs, bool)
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Makes sub-environment i stream `seed + i` in its episode 0; with None every stream begins its next episode.
+        """Start stream `seed + i` in sub-environment i with episode 0; with None start each stream's next episode.
 
         Raises:
-            EnvError: a stream's number would not be exact in float32.
+            EnvError: float32 does not hold the number of a stream.
         """
         if seed is None and self._started:
             return self.reset_where(np.ones(self.num_envs, bool))
@@ -256,7 +255,7 @@ class CountingVector:
         return self.reset_where(np.ones(self.num_envs, bool))
 
     def reset_where(self, mask: NDArray[np.bool_]) -> Observation:
-        """Begins the next episode of the streams of a bool mask [N]."""
+        """Begin the next episode of the streams of a bool mask [N]."""
         self._start(mask)
         self._show()
         return self._observation
@@ -266,7 +265,7 @@ class CountingVector:
 
         Raises:
             EnvError: an action does not exist or is not legal, an episode was stepped past its end with
-                `autoreset=False`, or a fault was asked for.
+                `autoreset=False`, or a fault of `env.kwargs` is due.
         """
         self._vector_step += 1
         if self._settings.step_seconds:
@@ -290,16 +289,16 @@ class CountingVector:
         return self._observation, self._reward, self._terminated, self._truncated
 
     def state(self) -> dict[str, Any]:
-        """Where all streams stand."""
+        """The state of all streams, as tensors and plain values."""
         return state_of(self)
 
     def set_state(self, state: dict[str, Any], actions: Any) -> Observation:
-        """Stand where another one stood; what is observed there."""
+        """Restore the `state` of another one, and return the observation there."""
         set_state(self, state)
         return self._observation
 
     def close(self) -> None:
-        """Holds nothing that must be given back."""
+        """Do nothing: there is nothing to release."""
 
     def _start(self, mask: NDArray[np.bool_]) -> None:
         settings = self._settings
@@ -359,7 +358,7 @@ class CountingVector:
 
 
 def _mixed(stream: ArrayLike, episode: ArrayLike, salt: ArrayLike) -> NDArray[np.int64]:
-    """Numbers 0 .. PRIME - 1 that look random; squares modulo a prime of a linear mix."""
+    """Numbers 0 .. PRIME - 1 that look random: squares of a linear combination, modulo a prime."""
     stream, episode, salt = (np.asarray(x, np.int64) for x in (stream, episode, salt))
     mixed = (7_919 * stream + 104_729 * episode + 350_377 * salt + 12_345) % PRIME
     return mixed * mixed % PRIME

@@ -1,13 +1,12 @@
 """Backend `envpool` (an optional extra): EnvPool's environments in C++, stepped by one thread of this process.
 
-EnvPool resets itself on the next step, as Gymnasium's NEXT_STEP; its constructor alone takes a seed, so that
-`reset(seed)` makes a new pool, in which sub-environment i has `seed + i`. Ids are EnvPool's own (`Pong-v5`, not
-`ALE/Pong-v5`).
+EnvPool resets itself on the next step, as Gymnasium's NEXT_STEP. Only its constructor takes a seed, so `reset(seed)`
+makes a new pool, in which sub-environment i has `seed + i`. Ids are those of EnvPool (`Pong-v5`, not `ALE/Pong-v5`).
 
-Two differences to the `gymnasium` backend that this file cannot remove: where an episode terminates in the very
-step of its time limit, EnvPool reports a truncation only; and its Atari games have no sticky actions unless
-`env.kwargs={repeat_action_probability: 0.25}`, press FIRE at reset (`use_fire_reset`) and stop after 27,000
-steps. `preprocessing="atari"` sets the rest to the usual values and gives one grey frame 84 x 84 a step, as
+It differs from the `gymnasium` backend in two ways. Where an episode terminates in the step of its time limit, EnvPool
+reports only a truncation. Its Atari games have no sticky actions unless
+`env.kwargs={repeat_action_probability: 0.25}`, press FIRE at reset (`use_fire_reset`) and stop after 27,000 steps.
+`preprocessing="atari"` sets the rest to the usual values and returns one grey frame of 84 x 84 in each step, as
 `trainer.envs.gymnasium`.
 """
 
@@ -40,7 +39,7 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
     """A vector of `num_envs` sub-environments; `env` has the attributes of EnvConfig.
 
     Raises:
-        EnvError: EnvPool is missing or does not know the id, or the environment cannot be trained on.
+        EnvError: EnvPool is missing or has no such id, or training on the environment is not possible.
     """
     if not autoreset or render_mode is not None:
         raise EnvError(f"{env.id}: env.backend=envpool resets by itself and draws nothing; use env.backend=gymnasium.")

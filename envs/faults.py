@@ -1,7 +1,7 @@
-"""What a user's environment does wrong, in words with a remedy.
+"""Errors of a user's environment, in words with a remedy.
 
-Everything that is called of an environment may raise anything: `is_its_own` says what is the environment's doing, and
-`words_of` what is said of it. `pair_of` and `fault_of_step` know what Gymnasium's `reset` and `step` must give.
+Every call into an environment may raise anything: `is_its_own` tells whether it was the environment, and `words_of`
+describes the error. `pair_of` and `fault_of_step` check what Gymnasium's `reset` and `step` return.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from trainer.envs.spec import EnvError
 
-LONGEST = 600  # characters of a foreign message
+LONGEST = 600  # most characters of an environment's message that are repeated
 SHIMMY = (
     "an environment of old gym is played through shimmy: pip install 'shimmy[gym-v26]', env.id=GymV26Environment-v0 "
     "(of gym before 0.26 [gym-v21] and GymV21Environment-v0), env.import_modules=[shimmy], env.kwargs={env_id: its id}"
@@ -27,7 +27,7 @@ ALONE = (
     "if only one of them can run in a process, set collector.envs_per_worker=1, evaluator.num_envs=1 and "
     "collector.num_workers to how many there shall be"
 )
-# What messages are about -> what to do.
+# Pattern of a message -> what the user can do.
 REMEDIES = {
     r"unexpected keyword argument '(seed|options)'": f"its reset must take seed=None and options=None; {SHIMMY}",
     r"unpack \(expected 5": f"its step must give five values; {SHIMMY}",
@@ -44,27 +44,27 @@ REMEDIES = {
 
 
 class Unfit(ValueError):
-    """What an environment gave is not what it must give; the text says it."""
+    """An environment returned something that it must not return; the text says what."""
 
 
 def is_its_own(error: BaseException) -> bool:
-    """Whether the environment did it itself: not so Ctrl-C, and what a signal's handler of the trainer raises in it."""
+    """Whether the environment raised an error itself: not Ctrl-C, and not a signal handler of the trainer."""
     if isinstance(error, KeyboardInterrupt):
         return signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     return isinstance(error, Exception) or not type(error).__module__.startswith("trainer.")
 
 
 def one_line(error: BaseException | str) -> str:
-    """A foreign message as one line of text that UTF-8 can hold."""
+    """A message of an environment as one line of valid UTF-8."""
     try:
         text = " ".join(str(error).split()).encode("utf-8", "replace").decode()
-    except Exception as unreadable:  # whatever its __str__ does
-        text = f"its text cannot be had: {type(unreadable).__name__}"
+    except Exception as unreadable:  # its __str__ may raise anything
+        text = f"its text is not readable: {type(unreadable).__name__}"
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def words_of(error: BaseException) -> str:
-    """What to say of a foreign exception: its kind, its text, and a remedy where one is known."""
+    """Describe an exception of an environment: its type, its text, and a remedy if one is known."""
     if isinstance(error, Unfit):
         return str(error)
     text = f"{type(error).__name__}: {one_line(error)}".removesuffix(": ")
@@ -75,23 +75,23 @@ def words_of(error: BaseException) -> str:
 
 
 def warn(text: str) -> None:
-    """Say something that ends nothing; what a child process of a run prints goes into its folder, with an event."""
-    print(f"warning: {text}", file=sys.stderr, flush=True)  # libraries filter Python's own warnings away
+    """Print a warning; what a child process prints goes into the run folder, and an event tells of it."""
+    print(f"warning: {text}", file=sys.stderr, flush=True)  # not by `warnings`, as libraries filter those away
 
 
 def is_looked_at(vector_step: int) -> bool:
-    """Whether all is looked at that an environment gives in a step: in the first 64 of a vector, then in each 256th."""
+    """Whether all values of a step are checked: in the first 64 steps of a vector, then in every 256th."""
     return vector_step <= 64 or vector_step % 256 == 0
 
 
 def pair_of(result: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Observation and info of what `reset` gave; an info of None is an empty one.
+    """Observation and info, from what `reset` returned; an info of None becomes an empty dict.
 
     Raises:
-        Unfit: it is something else.
+        Unfit: it returned something else.
     """
     if type(result) is tuple and len(result) == 2 and type(result[1]) is dict:
-        return result  # as it mostly is; the rest takes five times as long
+        return result  # the usual case; the code below takes five times as long
     pair = isinstance(result, tuple | list) and len(result) == 2
     if pair and (result[1] is None or isinstance(result[1], Mapping)):
         return result[0], result[1] if result[1] is not None else {}
@@ -102,7 +102,7 @@ def pair_of(result: Any) -> tuple[Any, Mapping[str, Any]]:
 
 
 def fault_of_step(result: Any) -> str | None:
-    """What is wrong with what `step` gave, in words; None where nothing is but perhaps the observation."""
+    """What is wrong with the values that `step` returned, the observation aside; None if nothing is."""
     if not isinstance(result, tuple | list) or len(result) != 5:
         old = f"; {SHIMMY}" if isinstance(result, tuple | list) and len(result) == 4 else ""
         return (
@@ -121,7 +121,7 @@ def fault_of_step(result: Any) -> str | None:
 
 
 def of_rewards(rewards: Any, error: BaseException) -> BaseException:
-    """`error`, unless it was a reward of one of several agents that was wrong: then what is."""
+    """An error about the first wrong reward among those of several agents; `error` itself if all are right."""
     for name, reward in rewards.items() if isinstance(rewards, dict) else ():
         if (
             isinstance(error, TypeError | ValueError | OverflowError)
@@ -155,12 +155,12 @@ def _fault_of_reward(reward: Any) -> str | None:
 
 
 def refuse(env_id: str, doing: str, error: BaseException) -> EnvError:
-    """What is raised for `error` of an environment that is not yet part of a vector."""
+    """The error to raise for an environment that is not part of a vector yet."""
     return EnvError(f"{env_id}: {doing} failed: {words_of(error)}")
 
 
 def _kind(value: Any) -> str:
-    """A value in few words: its type, and its shape or itself."""
+    """A value in a few words: its type, with its shape or its text."""
     name = type(value).__name__
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape}"

@@ -1,6 +1,6 @@
 """Backend `grid`: the worlds of `trainer.envs.worlds` (treasurehunt, cleanup, tag, iowa), many at a time.
 
-`env.kwargs` goes to the world's constructor. Episodes end by their number of turns only, all at once.
+`env.kwargs` goes to the world's constructor. All episodes end together, after a number of turns.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from trainer.envs.world import Observation, Step
 
 
 class GridVector:
-    """`num_envs` grid worlds that run in step, as a world (see `trainer.envs.world`).
+    """Grid worlds stepped together, with the interface of `trainer.envs.world`.
 
     Args:
-        world: one of `WORLDS`, already made.
+        world: an instance of one of `WORLDS`.
         env_id: its name.
         stack: frames that a policy sees at once.
     """
@@ -42,14 +42,14 @@ class GridVector:
         self._seed, self._episode = 0, 0
 
     def reset(self, seed: int | None = None) -> list[Observation]:
-        """Start all worlds anew; without a seed, as a further episode."""
+        """Reset all worlds; without a seed to the next episode of the last seed."""
         self._seed, self._episode = (self._seed, self._episode + 1) if seed is None else (seed, 0)
         self.present[0][:], self._ended[:], self._reward[:] = True, False, 0
-        # Far apart: a neighbour's seeds in another worker must never come back as a later episode's here.
+        # Episodes are far apart, so that a later one here never has a seed of another worker.
         return self._observations(self._world.reset(self._seed + (self._episode << 32)))
 
     def step(self, actions: list[NDArray[np.int64]]) -> list[Step]:
-        """One turn of every world; the one after the last of an episode starts the next."""
+        """Step every world by one turn; after the last turn of an episode, reset all."""
         if self._ended[0]:
             seen = self.reset()
         else:
@@ -61,11 +61,11 @@ class GridVector:
         return [(seen[a], self._reward[a], self._never, self._ended) for a in range(len(self.agents))]
 
     def state(self) -> dict[str, Any]:
-        """Where all worlds stand."""
+        """The state of all worlds, as tensors and plain values."""
         return {"own": state_of(self), "world": state_of(self._world)}
 
     def set_state(self, state: dict[str, Any], actions: Any) -> list[Observation]:
-        """Stand where another one stood; what is observed there."""
+        """Restore the `state` of another one, and return the observation there."""
         set_state(self, state["own"])
         set_state(self._world, state["world"])
         return self._observations(self._world.observe())
@@ -75,7 +75,7 @@ class GridVector:
         return self._world.render(0)
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to release."""
 
     def _observations(self, observation: np.ndarray) -> list[Observation]:
         return [{"observation": observation[:, a]} for a in range(len(self.agents))]
@@ -85,7 +85,7 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> GridVector:
     """A world of `num_envs` sub-environments; `env` has the attributes of EnvConfig.
 
     Raises:
-        EnvError: there is no such world, it does not take `env.kwargs`, or it was to open a window.
+        EnvError: there is no such world, it does not take `env.kwargs`, or a window was asked for.
     """
     from trainer.envs.worlds import WORLDS  # only where they are played
 
@@ -98,5 +98,5 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> GridVector:
     try:
         world = WORLDS[env.id](num_envs, **env.kwargs)
     except (TypeError, ValueError) as error:
-        raise EnvError(f"{env.id}: env.kwargs={env.kwargs} cannot be: {error}") from error
+        raise EnvError(f"{env.id}: env.kwargs={env.kwargs} do not fit: {error}") from error
     return GridVector(world, env.id, env.frame_stack)

@@ -1,17 +1,16 @@
 """Backend `gymnasium`: any registered Gymnasium 1.x environment with a Discrete action space.
 
-Ids: `CartPole-v1`, `ALE/Pong-v5` (ale-py is imported by itself), `module:Some-v0` as Gymnasium has it, ids that a
-package of `import_modules` registers, and ids of packages that declare Gymnasium's entry point for their namespace
+Ids: `CartPole-v1`; `ALE/Pong-v5` (ale-py is imported automatically); `module:Some-v0` as in Gymnasium; ids that a
+package of `import_modules` registers; and ids of packages that declare Gymnasium's entry point for their namespace
 (`MinAtar/Breakout-v1`).
 
-`preprocessing="atari"` is the usual one: no frame skip in the emulator, 1 to 30 no-ops at reset, 4 frames a step
-with the maximum over the last two, grey, `screen_size` pixels square (84), episodes end with the game and not with a
-life.
-`max_episode_steps` then counts steps of 4 frames. Sticky actions are the id's own (0.25 for `ALE/...-v5`).
+`preprocessing="atari"` is the usual one: no frame skip in the emulator, 1 to 30 no-ops at reset, 4 frames in each step
+with the maximum over the last two, grey, `screen_size` pixels square (84); episodes end with the game, not with a life.
+`max_episode_steps` then counts steps of 4 frames. Sticky actions are as the id has them (0.25 for `ALE/...-v5`).
 
-`vectorization`: `sync` is `trainer.envs.vector`. `native` is the environment's `vector_entry_point`; it must
-declare next-step autoreset and the same spaces as the single environment, and is seeded as a whole: `reset(seed)`
-gives no sub-environment the seed that it has in `sync`. `auto` takes it for the ids in `NATIVE` only.
+`vectorization`: `sync` is `trainer.envs.vector`. `native` is the environment's `vector_entry_point`; it must declare
+next-step autoreset and have the same spaces as the single environment. It is seeded as a whole: sub-environments do
+not have the seeds that they have in `sync`. `auto` is `native` for the ids in `NATIVE`, else `sync`.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from trainer.envs.spec import EnvError, EnvSpec
 from trainer.envs.vector import SyncVector
 from trainer.envs.writing import fault_of
 
-# tests/envs/test_native.py shows for each of them: transitions from given states equal the single environment's within
-# float32, the final observation is kept, the time limit truncates, the next step resets, its state can be kept.
+# tests/envs/test_native.py checks each of them: from given states its transitions equal the single environment's within
+# float32, the final observation is returned, the time limit truncates, the next step resets, its state can be restored.
 NATIVE = frozenset({"CartPole-v1"})
 
-# What a missing package is called in messages of Python and Gymnasium -> our extra that installs it.
+# Name of a missing package in messages of Python and Gymnasium -> extra of this project that installs it.
 EXTRAS = {"box2d": "box2d", "ale_py": "atari", "ale-py": "atari", "cv2": "atari", "opencv": "atari", "mujoco": "mujoco"}
 
 
@@ -49,7 +48,7 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
     """A vector of `num_envs` sub-environments; `env` has the attributes of EnvConfig.
 
     Raises:
-        EnvError: it cannot be made or not be trained on; one sentence says why and what to do.
+        EnvError: it could not be made, or training on it is not possible; the sentence says why and what to do.
     """
     possible = autoreset and render_mode is None and env.preprocessing == "none"
     if env.vectorization == "native" and not possible:
@@ -59,7 +58,7 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
     native = env.vectorization == "native" or (
         possible and env.vectorization == "auto" and env.id in NATIVE and not env.kwargs
     )
-    first = [make_single(env, render_mode)]  # it is looked at, and then plays: of some there can be only one
+    first = [make_single(env, render_mode)]  # inspected, then used: some environments can exist only once
     with ExitStack() as unused:
         unused.callback(close_all, first, env.id)
         spec, fields = _inspect(first[0], env)
@@ -74,11 +73,11 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
 
 
 def make_single(env: Any, render_mode: str | None = None) -> gym.Env[Any, Any]:
-    """One environment with the wrappers that the vector's sub-environments have, for videos and for looking at.
+    """One environment with the same wrappers as the vector's sub-environments, for videos and inspection.
 
     Args:
         env: anything with the attributes of EnvConfig.
-        render_mode: Gymnasium's, as `rgb_array`; None for training.
+        render_mode: of Gymnasium, as `rgb_array`; None for training.
 
     Raises:
         EnvError: the id is unknown, a package is missing, or the constructor fails.
@@ -113,10 +112,10 @@ def _unregistered(env_id: str) -> EnvError:
 
 
 def prepare(env: Any) -> None:
-    """Imports what registers the id. Doing it again costs nothing.
+    """Import the modules that register the id; a second call does nothing.
 
     Raises:
-        EnvError: a module of `import_modules` cannot be imported.
+        EnvError: a module of `import_modules` could not be imported, or a package is missing.
     """
     import_modules(env)
     namespace, slash, _ = env.id.partition("/")
@@ -124,7 +123,7 @@ def prepare(env: Any) -> None:
         try:
             gym.register_envs(importlib.import_module("ale_py"))
             if env.preprocessing == "atari":
-                importlib.import_module("cv2").setNumThreads(1)  # it ignores OMP_NUM_THREADS: cores are the workers'
+                importlib.import_module("cv2").setNumThreads(1)  # it ignores OMP_NUM_THREADS
         except ImportError as error:
             raise _missing(env.id, error) from error
     elif slash and ":" not in env.id and env.id not in gym.registry:
@@ -140,21 +139,21 @@ def prepare(env: Any) -> None:
 
 
 def _build(env: Any, render_mode: str | None) -> gym.Env[Any, Any]:
-    # Only when asked for: some packages' constructors know no render_mode.
+    # Only if set, as some constructors do not take render_mode.
     options = {**env.kwargs} if render_mode is None else {**env.kwargs, "render_mode": render_mode}
     if env.preprocessing == "none":
         return gym.make(env.id, max_episode_steps=env.max_episode_steps, disable_env_checker=True, **options)
-    # Grey frames from the emulator itself: the preprocessing asks for them anyway, and colours cost 50 us a step.
+    # The emulator itself returns grey frames: the preprocessing needs no others, and colours take 50 us a step.
     raw = gym.make(env.id, disable_env_checker=True, **{"frameskip": 1, "obs_type": "grayscale", **options})
     frames: gym.Env[Any, Any] = gym.wrappers.AtariPreprocessing(
         raw, noop_max=30, frame_skip=4, screen_size=env.screen_size, terminal_on_life_loss=False, grayscale_obs=True
     )
-    # Outside of the preprocessing, for the limit counts the agent's steps.
+    # Outside the preprocessing, as the limit counts the agent's steps.
     return frames if env.max_episode_steps is None else gym.wrappers.TimeLimit(frames, env.max_episode_steps)
 
 
 def _inspect(single: gym.Env[Any, Any], env: Any) -> tuple[EnvSpec, tuple[Field, ...]]:
-    """Spec and fields of an environment; only a reset tells whether `info` carries an action mask."""
+    """Spec and fields of an environment. It is reset, as only then `info` shows whether it has an action mask."""
     declared = _spaces(single, env.id)
     action = action_of(declared[0], env.id)
     fields = fields_of(declared[1], env.frame_stack, env.id, env.mask_key)
@@ -183,7 +182,11 @@ def _inspect(single: gym.Env[Any, Any], env: Any) -> tuple[EnvSpec, tuple[Field,
 
 
 def _spaces(single: gym.Env[Any, Any], env_id: str) -> tuple[Any, Any]:
-    """Action and observation space as they are declared now."""
+    """Action and observation space.
+
+    Raises:
+        EnvError: one is missing.
+    """
     found = []
     for name in ("action_space", "observation_space"):
         try:

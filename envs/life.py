@@ -1,6 +1,6 @@
-"""Signs of life of a process whose sub-environments are made, reset and stepped one after another.
+"""Signs of life of a process that makes, resets and steps its sub-environments one after another.
 
-Eight resets of a slow simulator take eight times as long as one: whoever watches the process is told after each.
+Eight resets of a slow simulator take eight times as long as one, so there is a sign of life after each.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from collections.abc import Callable
 
 
 def _nobody() -> None:
-    """Where nobody watches."""
+    """Do nothing: the process is not watched."""
 
 
 _watcher: Callable[[], None] = _nobody
 
 
 def tell(watcher: Callable[[], None] | None) -> None:
-    """From now on call `watcher` after each sub-environment that was made, reset, stepped or closed; None: nobody."""
+    """Set the function that is called when a sub-environment was made, reset, stepped or closed; None: no function."""
     global _watcher
     _watcher = watcher or _nobody
 
 
 def beat() -> None:
-    """One sub-environment is done."""
+    """Call the function: one sub-environment is done."""
     _watcher()
 
 
 def watcher() -> Callable[[], None]:
-    """What `beat` calls, for a hot loop."""
+    """The function that `beat` calls, for a hot loop."""
     return _watcher

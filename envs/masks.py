@@ -1,12 +1,12 @@
-"""Which actions are legal: where an environment says so, and what holds where it does not.
+"""Action masks: where an environment gives them, and what holds where it does not.
 
-Three conventions, the first that is found: the key `env.mask_key` (`action_mask`) of a Dict observation, the same
-key of `info`, or a method `action_masks()` as sb3-contrib has it. What only looks like a mask is not used, and said
-(`look_alikes`).
+There are three conventions, and the first that an environment follows is used: the key `env.mask_key` (`action_mask`)
+of a Dict observation, the same key of `info`, or a method `action_masks()` as in sb3-contrib. What only looks like a
+mask is not used, and the user is told (`look_alikes`).
 
-A row in which nothing is legal becomes all True while its episode goes on: a policy must choose something, and whatever
-it is has no effect there. Where an episode was truncated its last observation is bootstrapped from: a missing mask, or
-one that forbids everything, is then the one before it. After a termination no mask matters, and all are True.
+A row without a legal action becomes all True while its episode goes on: a policy must choose something, and it has no
+effect there. The last observation of a truncated episode is bootstrapped from: if its mask is missing or all False, the
+mask before it is used. After a termination no mask matters, and all are True.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ LIKE_METHOD = re.compile(
 def masked(
     action: Action, observed: bool, info: Mapping[str, Any], space: Any, env: Any, key: str
 ) -> tuple[Action, str, tuple[str, ...]]:
-    """The action of an environment that has just been reset, with its mask; where from; and what the user is told.
+    """Find the convention of an environment that has just been reset.
 
     Args:
         action: as its space declares it.
-        observed: whether the observation carries a mask.
+        observed: whether the observation has a mask.
         info: of the reset.
         space: of the observation.
-        env: may have a method that tells masks; None: it has none.
-        key: what a mask is called.
+        env: that may have a method for masks; None: it has none.
+        key: name of the mask.
 
     Returns:
-        The action; the convention that the environment follows: `observation`, `info`, `method`, or empty; and
-        where legal actions are read from, or what was not taken for a mask.
+        The action, with `has_mask` set; the convention: `observation`, `info`, `method`, or ""; and the sentences of
+        `notes`.
     """
     if not isinstance(action, DiscreteAction):
         return action, "", ()
@@ -55,7 +55,7 @@ def masked(
 
 
 def found(observed: bool, info: Mapping[str, Any], env: Any, key: str) -> str:
-    """The convention that an environment, just reset, follows: `observation`, `info`, `method`, or empty."""
+    """The convention of an environment that has just been reset: `observation`, `info`, `method`, or ""."""
     if observed:
         return "observation"
     if key in info:
@@ -66,7 +66,7 @@ def found(observed: bool, info: Mapping[str, Any], env: Any, key: str) -> str:
 def notes(
     source: str, info: Mapping[str, Any], space: Any, env: Any, action: DiscreteAction, key: str
 ) -> tuple[str, ...]:
-    """What the user is told: where legal actions are read from, or what was not taken for a mask."""
+    """Sentences for the user: where legal actions are read from, or what looks like a mask and is not used."""
     if source:
         where = {"observation": f"the observation's {key}", "info": f"info[{key!r}]", "method": f"{METHOD}()"}[source]
         return (f"legal actions are read from {where}",)
@@ -80,7 +80,7 @@ def notes(
 
 
 def look_alikes(info: Mapping[str, Any], action: Action) -> list[str]:
-    """What in `info` looks like a mask or a list of legal actions: a sentence of each."""
+    """A sentence about each entry of `info` that looks like a mask or a list of legal actions."""
     if not isinstance(action, DiscreteAction):
         return []
     told, num_actions = [], action.n
@@ -102,7 +102,7 @@ def look_alikes(info: Mapping[str, Any], action: Action) -> list[str]:
 
 
 def method_of(env: Any) -> Any:
-    """The environment's `action_masks`, a wrapper's first; None where there is none."""
+    """The method `action_masks` of the environment or of its outermost wrapper that has one; None if none has."""
     try:
         method = env.get_wrapper_attr(METHOD)
     except AttributeError:
@@ -114,13 +114,13 @@ def take(mask: Any, out: NDArray[np.bool_], name: str, closely: bool = True) -> 
     """Write a mask into its row, bool [num_actions].
 
     Args:
-        mask: of anything that has a 0 or 1 for each action.
+        mask: anything with a 0 or 1 for each action.
         out: the row.
-        name: what the mask is called.
-        closely: whether its values are looked at.
+        name: of the mask, for the error.
+        closely: whether the values are checked.
 
     Raises:
-        Unfit: it is missing or something else.
+        Unfit: the mask is missing, or is no such thing.
     """
     if mask is None:
         raise Unfit(f"{name} is missing")
@@ -134,16 +134,16 @@ def take(mask: Any, out: NDArray[np.bool_], name: str, closely: bool = True) -> 
 def complete(
     mask: NDArray[np.bool_], before: NDArray[np.bool_], terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]
 ) -> int | None:
-    """Rows in which nothing is legal: the one before where the episode was truncated, else all True.
+    """Replace the rows without a legal action: by the row before if the episode was truncated, else by all True.
 
     Args:
         mask: bool [N, num_actions], changed in place.
-        before: the same of the step before.
+        before: the mask of the step before.
         terminated: bool [N].
         truncated: bool [N].
 
     Returns:
-        the first row whose episode goes on although nothing is legal there, if there is one.
+        The first row without a legal action whose episode goes on; None if there is none.
     """
     legal = mask.any(1)
     if legal.all():
@@ -156,7 +156,7 @@ def complete(
 
 
 def _in_space(space: Any, num_actions: int, above: tuple[str, ...] = ()) -> list[str]:
-    """What in an observation space looks like a mask, parts of parts too: a sentence of each."""
+    """A sentence about each part of an observation space, at any depth, that looks like a mask."""
     told = []
     parts = getattr(space, "spaces", None)
     for name, part in parts.items() if isinstance(parts, Mapping) else enumerate(parts or ()):

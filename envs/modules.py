@@ -1,4 +1,4 @@
-"""Imports of what a user names: packages that register environments, and their makers."""
+"""Import modules that a user names, which register environments or games."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from trainer.envs.spec import EnvError
 
 
 def import_modules(env: Any) -> None:
-    """Imports what `env.import_modules` names, which registers the id. Doing it again costs nothing.
+    """Import the modules of `env.import_modules`; a second call does nothing.
 
     Raises:
-        EnvError: one cannot be imported.
+        EnvError: one could not be imported.
     """
     for module in env.import_modules:
         try:
             importlib.import_module(module)
-        except BaseException as error:  # whatever a package does as it is imported, sys.exit too
+        except BaseException as error:  # a package may do anything when imported, even call sys.exit
             if not is_its_own(error):
                 raise
             raise EnvError(

@@ -1,9 +1,9 @@
 """Backend `pettingzoo`: any PettingZoo parallel environment with Discrete actions, as a world (`trainer.envs.world`).
 
-Ids are modules with a `parallel_env`: `mpe2/simple_spread_v3`, `sisl/pursuit_v4` (looked for in pettingzoo),
-`magent2/environments/battle_v4`. Agents may die, join late and differ in spaces; `possible_agents` says who there
-may be. An agent without a legal action is given all of them: what it chooses has no effect. Modules with an `env`
-only are turn-based games, which `trainer.envs.games.turn_based` makes playable against opponents.
+Ids are modules with a `parallel_env`: `mpe2/simple_spread_v3`, `sisl/pursuit_v4` (found in pettingzoo),
+`magent2/environments/battle_v4`. The agents are `possible_agents`; they may die, join late and have different spaces.
+The mask of an agent without a legal action becomes all True, as its choice has no effect. Modules with only an `env`
+are turn-based games, see `trainer.envs.games.turn_based`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ ADVICE = "; wrap it in a module of your own, whose parallel_env or env numbers w
 
 
 class PettingZooVector:
-    """`num_envs` parallel environments, stepped in turn.
+    """Parallel environments, stepped one after another.
 
     Args:
-        envs: they, each reset at least once.
+        envs: the environments, each reset at least once.
         env_id: for messages.
         frame_stack: frames that a policy sees at once.
-        clip_rewards: train on the sign of rewards.
-        mask_key: what masks are called.
+        clip_rewards: whether `step` returns the sign of rewards.
+        mask_key: name of masks.
         infos: of a reset, by agent.
     """
 
@@ -56,10 +56,10 @@ class PettingZooVector:
         self._vector_step = 0
 
     def reset(self, seed: int | None = None) -> list[Observation]:
-        """Start every sub-environment anew, i with `seed + i`.
+        """Reset every sub-environment, number i with `seed + i`; with None unseeded.
 
         Raises:
-            EnvError: one failed; it says which.
+            EnvError: one failed; the sentence says which.
         """
         self._seed = self._seed if seed is None else seed
         for i in range(self.num_envs):
@@ -68,10 +68,10 @@ class PettingZooVector:
         return self._observe()
 
     def step(self, actions: list[NDArray[Any]]) -> list[Step]:
-        """One step of every sub-environment; where all agents have ended, the first of its next episode.
+        """Step every sub-environment; one whose agents have all ended is reset instead.
 
         Raises:
-            EnvError: a sub-environment failed; it says which, its seed and the step.
+            EnvError: a sub-environment failed; the sentence says which, its seed and the step.
         """
         self._vector_step += 1
         for seat in self._seats:
@@ -106,7 +106,7 @@ class PettingZooVector:
             raise self._failure(0, error) from error
 
     def close(self) -> None:
-        """Close all; one that cannot be closed is a warning, for nothing is lost by it."""
+        """Close all; a failure is only a warning, as nothing is lost by it."""
         close_all(self.envs, self._id)
 
     def _step_one(self, i: int, env: Any, actions: list[NDArray[Any]]) -> None:
@@ -165,7 +165,7 @@ class PettingZooVector:
 
 
 def _fault_of_step(result: Any) -> str | None:
-    """What is wrong with what a parallel environment's `step` gave, in words."""
+    """What is wrong with the values that a parallel environment's `step` returned; None if nothing is."""
     if not isinstance(result, tuple | list) or len(result) != 5 or not all(isinstance(part, dict) for part in result):
         return (
             "its step must give five dicts (observations, rewards, terminations, truncations, infos) with an entry for "
@@ -198,7 +198,7 @@ class _Seat:
             self.mask_before = np.ones((n, self.spec.num_actions), bool)
             self.observation.setdefault("action_mask", self.mask_before.copy())
         space.seed(0)
-        self.rows: list[Any] = [space.sample() for _ in range(n)]  # until it is seen for the first time
+        self.rows: list[Any] = [space.sample() for _ in range(n)]  # until its first observation
         self.present = np.zeros(n, bool)
         self.raw_reward, self.reward = np.zeros(n, np.float32), np.zeros(n, np.float32)
         self.terminated, self.truncated = np.zeros(n, bool), np.zeros(n, bool)
@@ -207,23 +207,23 @@ class _Seat:
         self, i: int, alive: set[str], observations: dict[str, Any], rewards: dict[str, Any],
         terminations: dict[str, Any], truncations: dict[str, Any], infos: dict[str, Any],
     ) -> None:  # fmt: skip
-        """What a step of sub-environment i gave."""
+        """Take what a step of sub-environment i returned."""
         name = self.name
         if name in observations:
             self.rows[i], self.infos[i] = observations[name], infos.get(name) or {}
         if self.present[i]:
             self.raw_reward[i] = rewards.get(name, 0.0)
             self.terminated[i] = terminations.get(name, False)
-            # One that is gone without a word was cut off, and so is every one where nobody is left.
+            # An agent that is gone without a termination was truncated.
             gone = name not in alive and not self.terminated[i]
             self.truncated[i] = (bool(truncations.get(name, False)) or gone) and not self.terminated[i]
         self.present[i] = name in alive and not (self.terminated[i] or self.truncated[i])
 
     def write(self) -> None:
-        """Rows into arrays.
+        """Write the rows of all sub-environments into the arrays of the observation.
 
         Raises:
-            Exception: a row or a mask is wrong; `no_mask` says whose mask.
+            Exception: a row or a mask is wrong; for a mask `no_mask` is the sub-environment.
         """
         mask = self.observation.get("action_mask")
         if mask is not None:
@@ -240,11 +240,11 @@ class _Seat:
                     masks.take(given, mask[i], f"info[{self.mask_key!r}]")
                     self.no_mask = None
                 else:
-                    mask[i] = self.present[i]  # all, or of one that has ended the one before
+                    mask[i] = self.present[i]  # all True; if it has ended all False, which `complete` replaces
         masks.complete(mask, self.mask_before, self.terminated, self.truncated)
 
     def suspicions(self) -> list[tuple[str, str]]:
-        """What may be meant otherwise than it is taken: what it is about, and a sentence."""
+        """What the environment may mean in another way: a key and a sentence for each."""
         told = []
         for field in self.fields:
             if (found := outside(field, self.observation[field.leaf.name])) is not None:
@@ -260,7 +260,7 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> PettingZooV
     """A world of `num_envs` parallel environments; `env` has the attributes of EnvConfig.
 
     Raises:
-        EnvError: it cannot be made or not be trained on; one sentence says why and what to do.
+        EnvError: it could not be made, or training on it is not possible; the sentence says why and what to do.
     """
     module = module_of(env)
     options = {**env.kwargs} if render_mode is None else {**env.kwargs, "render_mode": render_mode}
@@ -269,7 +269,7 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> PettingZooV
     try:
         for _ in range(num_envs):
             made.append(module.parallel_env(**options))
-            infos.append(pair_of(made[-1].reset(seed=0))[1])  # some know their spaces only then
+            infos.append(pair_of(made[-1].reset(seed=0))[1])  # some have their spaces only after a reset
             life.beat()
         return PettingZooVector(made, env.id, env.frame_stack, env.clip_rewards, env.mask_key, infos[0])
     except BaseException as error:
@@ -278,7 +278,7 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> PettingZooV
 
 
 def not_made(env: Any, error: BaseException, made: int) -> BaseException:
-    """What is raised when environments could not be made after `made` of them: `error` where it says all."""
+    """The error to raise for a failure in making environments, after `made` of them were made."""
     if isinstance(error, EnvError) or not is_its_own(error):
         return error
     words = words_of(error)
@@ -287,7 +287,7 @@ def not_made(env: Any, error: BaseException, made: int) -> BaseException:
 
 
 def is_turn_based(env: Any) -> bool:
-    """Whether it is a turn-based environment: one that has no `parallel_env`.
+    """Whether an environment is turn-based: its module has no `parallel_env`.
 
     Raises:
         EnvError: there is no such module.
@@ -299,7 +299,7 @@ def module_of(env: Any) -> Any:
     """The module that an id names; `env` has the attributes of EnvConfig.
 
     Raises:
-        EnvError: there is none, or none of PettingZoo's.
+        EnvError: there is none, it could not be imported, or it is no PettingZoo environment.
     """
     path = env.id.replace("/", ".")
     import_modules(env)

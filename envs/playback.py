@@ -1,9 +1,8 @@
-"""What the agent decided on other seats than its own, recorded while a game runs and played back when it is over.
+"""Record the decisions of other seats while a game runs, and play them back as episodes when it is over.
 
-Where the agent plays its newest self, both seats' decisions are its own, and it learns from both: the record of another
-seat is shown as an episode of the sub-environment in which the game was played, before its next game begins. What was
-done there is given, so nothing is chosen; nothing happens in the game meanwhile. So streams stay episodes in a row, and
-whatever reads them need not know.
+Where the agent plays against its newest policy, it learns from all seats of that policy. The record of such a seat is
+shown as another episode of the sub-environment, between its game and the next one. Its actions are given, so nothing is
+chosen, and no game advances. So a stream is still a sequence of episodes, and what reads it needs no change.
 """
 
 from __future__ import annotations
@@ -19,34 +18,39 @@ from trainer.envs.actions import Action
 
 Seen = dict[str, NDArray[Any]]
 Rows = NDArray[np.int64]
-# "seen": its observation at each decision and at the end; "action" and "reward" (until the next one, of the first also
-# what was paid before it) of each decision; "cut": whether the game was truncated for it
+# Of one seat. "seen": observations at each decision and at the end; "action": of each decision; "reward": between each
+# decision and the next one, for the first also what came before it; "cut": whether the game was truncated for the seat.
 Record = dict[str, Any]
 
 
 class Playback:
-    """Records of `num_games` games of `num_players` seats, in which `action` is what is done.
+    """Records of games.
+
+    Args:
+        num_games: N.
+        num_players: P, seats of a game.
+        action: the actions of the game.
 
     Attributes:
-        given: [N, *shape], the action that was taken on what is shown now, of the dtype of `action`; its `none` where
-            nothing is played back, or at its end.
-        showing: bool [N], whether what is shown is played back.
-        over: bool [N], whether that is its end.
-        cut: bool [N], whether that end is one by truncation.
+        given: [N, *action.shape] of `action.dtype`, the recorded action for the observation that is shown;
+            `action.none` where nothing is played back, or at the end of a record.
+        showing: bool [N], whether a record is played back.
+        over: bool [N], whether the end of a record is shown.
+        cut: bool [N], whether that end is a truncation.
     """
 
     def __init__(self, num_games: int, num_players: int, action: Action) -> None:
         self._action, self._nothing = action, action.none(1)[0]
         self.given = action.none(num_games)
         self.showing, self.over, self.cut = (np.zeros(num_games, bool) for _ in range(3))
-        self._at = np.zeros(num_games, np.int64)  # decision that is shown
-        self._recorded = np.zeros((num_games, num_players), bool)  # seats that have decided
-        self._due = np.zeros((num_games, num_players), np.float32)  # paid since their last decision
-        self._open: dict[tuple[int, int], Record] = {}  # by game and seat
-        self._closed: list[list[Record]] = [[] for _ in range(num_games)]  # the first one is shown
+        self._at = np.zeros(num_games, np.int64)  # index of the decision that is shown
+        self._recorded = np.zeros((num_games, num_players), bool)  # seats with a record
+        self._due = np.zeros((num_games, num_players), np.float32)  # rewards since the seat's last decision
+        self._open: dict[tuple[int, int], Record] = {}  # by (game, seat)
+        self._closed: list[list[Record]] = [[] for _ in range(num_games)]  # of each game; the first one is shown
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Drop all records."""
         self.given[:] = self._nothing
         self.showing[:] = self.over[:] = self.cut[:] = self._recorded[:] = False
         self._due[:] = 0
@@ -54,7 +58,14 @@ class Playback:
         self._closed = [[] for _ in self._closed]
 
     def decided(self, rows: Rows, seats: Rows, seen: Seen, actions: NDArray[Any]) -> None:
-        """Seats (int64 [M]) of the games `rows` (int64 [M]) saw `seen` (arrays [M, ...]) and acted."""
+        """Record decisions.
+
+        Args:
+            rows: the games, int64 [M].
+            seats: that decided, int64 [M].
+            seen: their observations, arrays [M, ...].
+            actions: that they took, [M, *action.shape].
+        """
         for i, key in enumerate(zip(rows.tolist(), seats.tolist(), strict=True)):
             record = self._open.get(key)
             if record is None:
@@ -69,20 +80,20 @@ class Playback:
         self._recorded[rows, seats] = True
 
     def paid(self, rows: Rows, rewards: NDArray[np.float32]) -> None:
-        """The games `rows`, int64 [M], have paid their seats `rewards`, [M, P]."""
+        """Record rewards, float32 [M, P], of all seats of the games `rows`, int64 [M]."""
         self._due[rows] += rewards
 
     def ended(
         self, rows: Rows, observe: Callable[[Rows, Rows], Seen], truncated: NDArray[np.bool_] | None = None
     ) -> None:
-        """The games `rows`, int64 [M], are over.
+        """Close the records of games that are over.
 
         Args:
-            rows: which.
-            observe: `observe(rows, seats)` gives what seats see at the end.
-            truncated: of all games and seats, bool [N, P]; None: they have terminated.
+            rows: the games, int64 [M].
+            observe: `observe(rows, seats)` returns the final observations of seats.
+            truncated: of all games and seats, bool [N, P]; None: all games have terminated.
         """
-        for seat in np.flatnonzero(self._recorded[rows].any(0)).tolist():  # a game is observed once at a time
+        for seat in np.flatnonzero(self._recorded[rows].any(0)).tolist():  # `observe` takes one seat of each game
             games = rows[self._recorded[rows, seat]]
             seen = observe(games, np.full(len(games), seat))
             for i, row in enumerate(games.tolist()):
@@ -91,13 +102,13 @@ class Playback:
                 record["cut"] = truncated is not None and bool(truncated[row, seat])
                 for name, array in seen.items():
                     record["seen"][name].append(array[i].copy())
-                if record["cut"] and "action_mask" in seen:  # nobody decides there: it is the mask before that holds
+                if record["cut"] and "action_mask" in seen:  # bootstrapped from, but without a decision: see `masks`
                     record["seen"]["action_mask"][-1] = record["seen"]["action_mask"][-2]
                 self._closed[row].append(record)
         self._recorded[rows], self._due[rows] = False, 0
 
     def begin(self, rows: Rows) -> NDArray[np.bool_]:
-        """Show the next record of each of the games `rows`, int64 [M]; whether there is one, bool [M]."""
+        """Begin to show the next record of each of the games `rows`, int64 [M]; returns which have one, bool [M]."""
         for row in rows[self.showing[rows]].tolist():
             self._closed[row].pop(0)
         self.showing[rows] = [bool(self._closed[row]) for row in rows.tolist()]
@@ -107,7 +118,12 @@ class Playback:
         return self.showing[rows]
 
     def advance(self, rows: Rows, reward: NDArray[np.float32]) -> None:
-        """Show the next decision of the games `rows`, int64 [M], or the end; what was paid goes into `reward`."""
+        """Go on to the next decision, or to the end, in the games `rows`, int64 [M].
+
+        Args:
+            rows: games that are played back.
+            reward: float32 [N]; takes the recorded rewards.
+        """
         for row in rows.tolist():
             record, at = self._closed[row][0], int(self._at[row])
             reward[row] = record["reward"][at]
@@ -117,14 +133,14 @@ class Playback:
         self._at[rows] += 1
 
     def show(self, observation: Seen) -> None:
-        """Put what is played back into an observation, arrays [N, ...]."""
+        """Write the observations that are played back into an observation, arrays [N, ...]."""
         for row in np.flatnonzero(self.showing).tolist():
             seen, at = self._closed[row][0]["seen"], self._at[row]
             for name, array in observation.items():
                 array[row] = seen[name][at]
 
     def state(self) -> dict[str, Any]:
-        """Where it stands, of tensors and plain values."""
+        """The records, as tensors and plain values."""
         arrays = ("given", "showing", "over", "cut", "_at", "_recorded", "_due")
         return {
             **{name: torch.from_numpy(getattr(self, name).copy()) for name in arrays},
@@ -133,7 +149,7 @@ class Playback:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Stand where another one stood."""
+        """Restore the `state` of another one."""
         for name, value in state.items():
             if isinstance(value, torch.Tensor):
                 getattr(self, name)[:] = value.numpy()

@@ -298,4 +298,4 @@ def make_listed(env: Any, num_games: int, render_mode: str | None = None) -> Any
     try:
         return GAMES[env.id](num_games, **env.kwargs)
     except TypeError as error:
-        raise EnvError(f"{env.id}: env.kwargs={env.kwargs} cannot be: {error}") from error
+        raise EnvError(f"{env.id}: env.kwargs={env.kwargs} do not fit: {error}") from error

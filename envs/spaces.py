@@ -1,4 +1,4 @@
-"""Gymnasium spaces as leaves: which arrays an observation consists of, and how they get into preallocated memory.
+"""Gymnasium spaces as leaves: the arrays of an observation, and where they lie in it.
 
 =================  =========  ==============================================================================
 space              dtype      leaf
@@ -13,9 +13,9 @@ MultiBinary        bool       `binary`
 Dict, Tuple        -          their parts, nested to any depth, under `observation.<key>.<index>`
 =================  =========  ==============================================================================
 
-A shape of () becomes (1,), so that every leaf has an axis of its own. Every name starts with `observation`: keys
-such as `action`, `reward` or `next` meet nothing of the trainer's. In a key, characters other than A-Z a-z 0-9
-_ . - become `_`. The key `action_mask` at the top of a Dict is no leaf but says which actions are legal.
+A shape of () becomes (1,), so that every leaf has an axis. Every name starts with `observation`, so that keys such as
+`action`, `reward` or `next` do not collide with names of the trainer. In a key, characters other than A-Z a-z 0-9 _ . -
+become `_`. The key `action_mask` at the top of a Dict is the action mask, and no leaf.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from trainer.envs.faults import SHIMMY
 from trainer.envs.spec import EnvError, Leaf
 
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
-MOST_CATEGORIES = 2**20  # with 64 hidden units a layer of 256 MiB
+MOST_CATEGORIES = 2**20  # a layer from so many inputs to 64 units has 256 MiB
 OWN_ID = ", registered under an id of your own in a module that env.import_modules names"
-UNBOUNDED = 1e6  # a bound beyond it says "any number" in a float type's words
-MIN_FRAME_SIDE = 32  # a two-dimensional uint8 Box is taken for a grey frame from this side on, and for numbers below
+UNBOUNDED = 1e6  # larger bounds mean "any number"
+MIN_FRAME_SIDE = 32  # a two-dimensional uint8 Box with shorter sides is no grey frame
 
 
 @dataclass(frozen=True)
 class Field:
-    """A leaf and where it lies in the environment's own observation.
+    """A leaf and its place in the environment's observation.
 
     Args:
-        leaf: what is stored.
+        leaf: the array that is stored.
         path: keys and indices that lead to it.
-        start: int64 array of the leaf's shape that is subtracted from a `discrete` leaf; None when it is 0.
-        scalar: whether the environment's own value has no axis (Discrete, or a Box of shape ()).
-        space: what the environment declares of it.
+        start: subtracted from a `discrete` leaf, int64 of the leaf's shape; None if it is 0.
+        scalar: whether the environment's value has no axis (Discrete, or a Box of shape ()).
+        space: of the environment's value.
     """
 
     leaf: Leaf
@@ -63,10 +63,11 @@ class Field:
 def fields_of(
     space: spaces.Space[Any], frame_stack: int, env_id: str, mask_key: str = "action_mask"
 ) -> tuple[Field, ...]:
-    """The leaves of an observation space, in the space's own order, without the mask.
+    """The leaves of an observation space in the space's order, without the mask.
 
     Raises:
-        EnvError: a part is of no supported kind, two names collide, nothing is left, or nothing is stacked that was to.
+        EnvError: a part is of no supported kind, two names collide, there is no leaf, or `frame_stack` has no Box to
+            stack.
     """
     found: list[Field] = []
     for path, part in _parts(space, ()):
@@ -88,10 +89,10 @@ def fields_of(
 
 
 def mask_field(space: spaces.Space[Any], action: Action, env_id: str, mask_key: str = "action_mask") -> Field | None:
-    """The field of the observation's mask, called `action_mask`; None where the observation has none.
+    """The field of the observation's mask, with the name `action_mask`; None if the observation has none.
 
     Raises:
-        EnvError: the mask's space is not one of 0 and 1 for each action, or actions are not numbered.
+        EnvError: the mask's space has not one number for each action, or the actions are not numbered.
     """
     if not isinstance(space, spaces.Dict) or mask_key not in space.spaces:
         return None
@@ -111,15 +112,15 @@ def mask_field(space: spaces.Space[Any], action: Action, env_id: str, mask_key: 
 
 
 def action_of(space: spaces.Space[Any], env_id: str, advice: str | None = None) -> Action:
-    """What an agent does in an action space: Discrete, or a Box of floats with finite bounds.
+    """The action of an action space: Discrete, or a Box of floats with finite bounds.
 
     Args:
-        space: whatever it is.
+        space: of any kind.
         env_id: for messages.
-        advice: what makes another space Discrete; None: Gymnasium's wrappers.
+        advice: how to make another space Discrete; None: by Gymnasium's wrappers.
 
     Raises:
-        EnvError: the space is of no such kind, or has more actions than a network can have outputs.
+        EnvError: the space is of another kind, or has more than `MOST_CATEGORIES` actions.
     """
     if isinstance(space, spaces.Discrete):
         if space.n > MOST_CATEGORIES:
@@ -138,10 +139,10 @@ def action_of(space: spaces.Space[Any], env_id: str, advice: str | None = None) 
 
 
 def discrete_of(space: spaces.Space[Any], env_id: str, advice: str) -> DiscreteAction:
-    """`action_of` a space of which only Discrete will do, as in a turn-based game.
+    """As `action_of`, where only a Discrete space is possible, as in a turn-based game.
 
     Raises:
-        EnvError: it is another one.
+        EnvError: it is another space.
     """
     action = action_of(space, env_id, advice)
     if not isinstance(action, DiscreteAction):
@@ -150,7 +151,7 @@ def discrete_of(space: spaces.Space[Any], env_id: str, advice: str) -> DiscreteA
 
 
 def _flattened(space: object) -> str:
-    """What makes a Discrete space of another one, for a sentence."""
+    """How to make a Discrete space of another one, for a sentence."""
     if isinstance(space, spaces.Box):
         return "; gymnasium.wrappers.DiscretizeAction(env, bins) makes it so" + OWN_ID
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
@@ -167,7 +168,7 @@ def _flattened(space: object) -> str:
 
 
 def _parts(space: spaces.Space[Any], path: tuple[str | int, ...]) -> Iterable[tuple[tuple[str | int, ...], Any]]:
-    """Pairs of path and space of everything that is neither Dict nor Tuple."""
+    """Pairs of path and space, for every part that is neither a Dict nor a Tuple."""
     if isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
             yield from _parts(part, (*path, key))
@@ -204,7 +205,7 @@ def _field(path: tuple[str | int, ...], space: spaces.Space[Any], frame_stack: i
         shape = _sizes(space.shape) or (1,)
         axes = _image_axes(shape, dtype)
         low, high = _finite_bounds(space) if dtype != "bool" else ((), ())
-        if axes:  # one pair for all of its pixels, or none
+        if axes:  # one pair of bounds for all pixels, or none
             low, high = (bound[:1] if len(set(bound)) == 1 else () for bound in (low, high))
             low, high = (low, high) if low and high else ((), ())
         leaf = Leaf(name, shape, dtype, "image" if axes else "vector", axes, stack=frame_stack, low=low, high=high)
@@ -233,11 +234,11 @@ def _finite_bounds(space: spaces.Box) -> tuple[tuple[float, ...], tuple[float, .
 
 
 def _image_axes(shape: tuple[int, ...], dtype: str) -> str:
-    """`hw`, `hwc`, `chw`, or empty where the array is no image.
+    """`hw`, `hwc` or `chw`; "" for an array that is no image.
 
-    Three axes: two equal sides are height and width; otherwise the smaller one of the first and the last axis counts
-        the
-    channels, the last one when they are equal. Sides below 3 leave a convolution nothing to do: no image.
+    Of three axes, two equal ones are height and width. Otherwise the shorter one of the first and the last axis has the
+    channels, or the last one if both are equal. An array with sides below 3 is no image, as it is too small for a
+    convolution.
     """
     if len(shape) == 2 and dtype == "uint8" and min(shape) >= MIN_FRAME_SIDE:
         return "hw"

@@ -1,7 +1,7 @@
-"""Where an object of plain attributes stands, to go on from there in another process.
+"""Save and restore the state of an object with plain attributes, to go on in another process.
 
-Arrays, numbers and random generators are kept, in lists and dicts too; everything else (spaces, settings, functions) is
-taken to be constant. So it is for classes that are known to be made like this; tests show it for each of them.
+The state consists of arrays, numbers and random generators, also in lists and dicts. All other attributes (spaces,
+settings, functions) are taken as constant. Only classes that are made like this use it; tests check each of them.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ PLAIN = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
 def state_of(thing: Any) -> dict[str, Any]:
-    """Its attributes as tensors, numbers and generators' states, nested as they are."""
+    """The attributes of an object as tensors, numbers and states of generators, nested as they are."""
     return {name: kept for name, value in vars(thing).items() if (kept := _kept(value)) is not None}
 
 
 def set_state(thing: Any, state: dict[str, Any]) -> None:
-    """Put it where `state_of` found another one of its making; arrays are written in place, for there are views."""
+    """Restore the `state_of` another object that was made alike. Arrays are written in place, as there are views."""
     for name, kept in state.items():
         setattr(thing, name, _put(getattr(thing, name, None), kept))
 
 
 def generator_state(env: Any) -> Any:
-    """Where a Gymnasium environment's `np_random` stands; None where that is no Generator of NumPy's, as in old gym.
+    """The state of a Gymnasium environment's `np_random`; None if that is no NumPy Generator, as in old gym.
 
-    Such an environment trains, but its episodes cannot be played again: a resumed run begins new ones.
+    With None an episode cannot be repeated, and a resumed run begins new ones.
     """
     generator = getattr(env, "np_random", None)
     return generator.bit_generator.state if isinstance(generator, np.random.Generator) else None

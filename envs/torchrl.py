@@ -1,4 +1,4 @@
-"""A vector environment as a TorchRL environment: how our environments reach TorchRL's collectors."""
+"""A vector environment as a TorchRL environment, for TorchRL's collectors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from trainer.envs.spec import EnvSpec
 
 
 class VectorEnvironment(EnvBase):
-    """Batch size [N]; observations are single frames under the leaves' names.
+    """An environment of batch size [N]; observations are single frames under the leaves' names.
 
-    TorchRL's partial resets need a vector made with `autoreset=False`; a collector with a rollout loop of its own
-    uses `vector` directly.
+    TorchRL's partial resets need a vector made with `autoreset=False`. A collector with its own rollout loop uses
+    `vector` directly.
 
     Args:
         vector: from `trainer.envs.make`.
@@ -26,7 +26,7 @@ class VectorEnvironment(EnvBase):
     def __init__(self, vector) -> None:
         n, spec = vector.num_envs, vector.spec
         super().__init__(device="cpu", batch_size=[n])
-        self.is_closed = False  # TorchRL would say so at its own first reset, and close nothing before
+        self.is_closed = False  # TorchRL sets it only at the first reset, and would close nothing before
         self.vector, self.spec = vector, spec
         self.observation_spec = _observations(spec, n)
         self.action_spec = _actions(spec.action, n)

@@ -1,15 +1,15 @@
-"""Sub-environments stepped one after the other inside this process: the vector for every environment without its own.
+"""A vector of sub-environments that are stepped one after another in this process.
 
-The way of one step: actions -> `env.step` of each sub-environment -> one list of observations -> one NumPy call per
-leaf into preallocated arrays. Everything that `SyncVector.reset` and `SyncVector.step` return, and `raw_reward`, is
-overwritten by the next call, always in the same arrays and the same dict: callers copy, and may keep views of them.
+A step: actions -> `env.step` of each sub-environment -> a list of observations -> one NumPy call for each leaf into
+preallocated arrays. `SyncVector.reset` and `SyncVector.step` return the same dict and arrays in every call, and so is
+`raw_reward`: the next call overwrites them.
 
-Episodes end as in Gymnasium's `AutoresetMode.NEXT_STEP`: the step that ends an episode returns its true final
-observation; the following step ignores that sub-environment's action, resets it and returns its first observation with
-reward 0 and both flags False. With `autoreset=False` the caller calls `SyncVector.reset_where` instead.
+Episodes end as in Gymnasium's `AutoresetMode.NEXT_STEP`: the step that ends an episode returns its final observation;
+the next step ignores the action of that sub-environment, resets it, and returns its first observation with reward 0 and
+both flags False. With `autoreset=False` the caller calls `SyncVector.reset_where` instead.
 
-Action masks: `trainer.envs.masks` says where they come from, and what holds where nothing is legal. A mask may be
-missing where an episode ended. Observations: `trainer.envs.writing` refuses what cannot be stored as it is.
+`trainer.envs.masks` describes action masks; a mask may be missing where an episode has ended. `trainer.envs.writing`
+refuses observations whose values would change when stored.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ class SyncVector:
         clip_rewards: bool = False,
         mask_key: str = "action_mask",
     ) -> None:
-        """Makes it.
+        """Create it.
 
         Args:
-            spec: what they show; `spec.action.has_mask` adds `action_mask` bool [N, num_actions] to the
-                observation, from where `spec.mask_source` says.
-            fields: the leaves, and `action_mask` too where the observation carries it.
+            spec: observations and actions. With `spec.action.has_mask` the observation has `action_mask`, bool
+                [N, num_actions], from `spec.mask_source`.
+            fields: the leaves, and `action_mask` if the environment's observation has it.
             build: makes one sub-environment (a `gymnasium.Env`).
             num_envs: N.
-            autoreset: whether ended episodes are started anew by the next step.
+            autoreset: whether a step resets the sub-environments whose episodes ended in the step before.
             clip_rewards: whether `step` returns the reward's sign; `raw_reward` float32 [N] is never clipped.
-            mask_key: what a mask in `info` is called.
+            mask_key: name of the mask in `info`.
 
         Raises:
-            EnvError: a sub-environment could not be made; it names which one.
+            EnvError: a sub-environment could not be made; the sentence says which.
         """
         self.spec, self.num_envs = spec, num_envs
         self._fields, self._autoreset, self._clip = fields, autoreset, clip_rewards
@@ -77,7 +77,7 @@ class SyncVector:
         self._reward = np.zeros(num_envs, np.float32) if clip_rewards else self.raw_reward
         self._terminated = np.zeros(num_envs, bool)
         self._truncated = np.zeros(num_envs, bool)
-        self._over = [False] * num_envs  # episodes that ended and were not started anew yet
+        self._over = [False] * num_envs  # whether the episode has ended
         self._rows: list[Any] = [None] * num_envs
         self._infos: list[Any] = [None] * num_envs
         self._build_all(build)
@@ -85,7 +85,9 @@ class SyncVector:
         self._bare = [env.unwrapped for env in self.envs]
         self._mask_methods = [masks.method_of(env) for env in self.envs] if spec.mask_source == "method" else []
         self._said: set[str] = set()  # warnings that were given
-        self._begun: list[dict[str, Any]] = [{} for _ in range(num_envs)]  # how each episode's reset can be repeated
+        self._begun: list[dict[str, Any]] = [
+            {} for _ in range(num_envs)
+        ]  # seed or generator's state at each episode's reset
 
     def _build_all(self, build: Callable[[], Any]) -> None:
         self.envs: list[Any] = []
@@ -103,10 +105,10 @@ class SyncVector:
             raise self._failure(index, "its constructor", f"{words}{alone}") from error
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Starts every sub-environment anew, i with `seed + i`; with None from where its generator stands.
+        """Reset every sub-environment, number i with `seed + i`; with None unseeded.
 
         Raises:
-            EnvError: a sub-environment failed; it names which one, its seed and its step.
+            EnvError: a sub-environment failed; the sentence says which, its seed and its step.
         """
         for index in range(self.num_envs):
             if seed is not None:
@@ -116,7 +118,7 @@ class SyncVector:
         return self._observation
 
     def reset_where(self, mask: NDArray[np.bool_]) -> Observation:
-        """Starts the sub-environments of a bool mask [N] anew, unseeded; the other rows stay as they are.
+        """Reset the sub-environments of a bool mask [N], unseeded; the other rows stay as they are.
 
         Raises:
             EnvError: as in `reset`.
@@ -127,20 +129,21 @@ class SyncVector:
         return self._observation
 
     def step(self, action: NDArray[Any]) -> Step:
-        """One step of every sub-environment.
+        """Step every sub-environment.
 
         Args:
-            action: [N, *shape] of the dtype that `spec.action` says; numbers count from 0.
+            action: [N, *spec.action.shape] of `spec.action.dtype`; numbered actions count from 0.
 
         Returns:
-            (observation, reward float32 [N], terminated bool [N], truncated bool [N]); an ended episode's observation
-            is its true last one.
+            (observation, reward float32 [N], terminated bool [N], truncated bool [N]); where an episode has ended, the
+            observation is its final one.
 
         Raises:
-            EnvError: a sub-environment raised, changed its observation's shape, left a discrete space, gave no finite
-                reward, or was stepped past its end with `autoreset=False`; it names which one, its seed and its step.
+            EnvError: a sub-environment raised, changed its observation's shape, left a discrete space, returned no
+                finite reward, or was stepped past its end with `autoreset=False`; the sentence says which, its seed and
+                its step.
         """
-        # Elements stay np.int64, as action_space.sample() gives them: what environments are tested with.
+        # The elements are np.int64, as those of action_space.sample(), with which environments are tested.
         actions = list(self.spec.action.for_env(action))
         rows, infos, over = self._rows, self._infos, self._over
         reward, terminated, truncated = self.raw_reward, self._terminated, self._truncated
@@ -149,7 +152,7 @@ class SyncVector:
         try:
             for index, env_step in enumerate(self._env_steps):
                 if over[index]:
-                    self._start_anew(index)
+                    self._restart(index)
                 else:
                     result = env_step(actions[index])
                     rows[index], reward[index], terminated[index], truncated[index], infos[index] = result
@@ -159,7 +162,9 @@ class SyncVector:
         except BaseException as error:
             if not is_its_own(error):
                 raise
-            ours = error.__traceback__ is not None and error.__traceback__.tb_next is None  # not within its step
+            ours = (
+                error.__traceback__ is not None and error.__traceback__.tb_next is None
+            )  # raised here, not by its step
             words = (fault_of_step(result) if ours else None) or words_of(error)
             raise self._failure(index, f"step with action {actions[index]}", words) from error
         self._over = (terminated | truncated).tolist()
@@ -176,20 +181,24 @@ class SyncVector:
         return self._observation, self._reward, terminated, truncated
 
     def state(self) -> dict[str, Any] | None:
-        """Where it stands: how the running episodes began, and what they show; None where a generator cannot tell."""
+        """How the running episodes began, and the arrays; None if an episode cannot be repeated (`generator_state`)."""
         if any(begun.get("generator", begun) is None for begun in self._begun):
             return None
         return {"begun": list(self._begun), "own": state_of(self)}
 
     def set_state(self, state: dict[str, Any], actions: list[NDArray[Any]]) -> Observation:
-        """Play up to where another one stood; `actions[i]` [steps, *shape] are sub-environment i's since its reset.
+        """Restore the `state` of another vector, by playing its running episodes again.
+
+        Args:
+            state: of the other vector.
+            actions: `actions[i]`, [steps, *shape], are those of sub-environment i since its reset.
 
         Returns:
-            What is observed there, [N, ...].
+            The observation there, [N, ...].
 
         Raises:
             EnvError: as in `step`.
-            ValueError: it shows something else than was seen there: the environment is not fully seeded.
+            ValueError: the observation is another one than before: the environment is not fully seeded.
         """
         for index, (begun, own) in enumerate(zip(state["begun"], actions, strict=True)):
             if "generator" in begun:
@@ -208,7 +217,7 @@ class SyncVector:
     def _play_again(self, index: int, actions: list[Any]) -> None:
         for number, action in enumerate(actions, 1):
             if number == len(actions) and self._mask is not None:
-                self._write_observation()  # where it is cut off next, it is this mask that holds
+                self._write_observation()  # its mask is used if the last step truncates the episode
             try:
                 self._rows[index], _, terminated, truncated, self._infos[index] = self._env_steps[index](action)
             except BaseException as error:
@@ -220,10 +229,10 @@ class SyncVector:
             life.beat()
 
     def render(self) -> Any:
-        """The picture of sub-environment 0, in the render mode that it was made with.
+        """What sub-environment 0 renders, in the render mode that it was made with.
 
         Raises:
-            EnvError: it failed.
+            EnvError: rendering failed.
         """
         try:
             return self.envs[0].render()
@@ -233,10 +242,10 @@ class SyncVector:
             raise self._failure(0, "render", words_of(error)) from error
 
     def close(self) -> None:
-        """Closes every sub-environment; one that cannot be closed is a warning, for nothing is lost by it."""
+        """Close every sub-environment; a failure is only a warning, as nothing is lost by it."""
         close_all(self.envs, self.spec.id)
 
-    def _start_anew(self, index: int) -> None:
+    def _restart(self, index: int) -> None:
         if not self._autoreset:
             raise Unfit("its episode is over and reset_where was not called")
         self._start(index, None)
@@ -280,11 +289,11 @@ class SyncVector:
         key, methods = self._mask_key, self._mask_methods
         for index, info in enumerate(self._infos):
             if self._over[index] and self._terminated[index]:
-                out[index] = True  # nothing is chosen there, nor bootstrapped from
+                out[index] = True  # no action is chosen there, and no value bootstrapped from
                 continue
             try:
                 mask = methods[index]() if methods else info.get(key) if info else None
-                if mask is not None or not self._over[index]:  # else it is the one before
+                if mask is not None or not self._over[index]:  # else the mask of the step before stays
                     masks.take(mask, out[index], "action_masks()" if methods else f"info[{key!r}]", closely)
             except BaseException as error:
                 if not is_its_own(error):
@@ -292,7 +301,7 @@ class SyncVector:
                 raise self._failure(index, "step", words_of(error)) from error
 
     def _look_closely(self) -> None:
-        """Warn, once each, of what may be meant otherwise than it is taken."""
+        """Warn, once for each, of what the environment may mean in another way."""
         for field in self._fields:
             if (told := outside(field, self._observation[field.leaf.name])) is not None:
                 self._warn(field.leaf.name, f"sub-environment {told[0]} (seed {self._seeds[told[0]]}): {told[1]}")

@@ -1,8 +1,8 @@
-"""Observations into preallocated arrays, and the refusal of what these arrays would change.
+"""Write observations into preallocated arrays, and refuse values that would change by it.
 
-Every row is looked at, in every step: a number that is not finite, a category that does not exist, and whatever the
-leaf's stored type would alter (0.5 or 300 as uint8, 2 as bool, 2**24 + 1 as float32) raises `Unfit`. What lies
-outside its declared bounds and is stored as it is, is no error; `outside` finds it.
+Every row is checked in every step. A number that is not finite, a category that does not exist, and a value that the
+stored type would change (0.5 or 300 as uint8, 2 as bool, 2**24 + 1 as float32) raise `Unfit`. A value outside its
+declared bounds is no error if it is stored unchanged; `outside` finds it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainer.envs.faults import Unfit
 from trainer.envs.spaces import Field
 
 EXACT = 2**24  # float32 holds every integer up to it
-SLACK = 1e-5  # relative, of bounds, for rounding
+SLACK = 1e-5  # relative tolerance of bounds, for rounding
 
 
 def allocate(fields: Iterable[Field], num_envs: int) -> dict[str, NDArray[Any]]:
@@ -26,15 +26,15 @@ def allocate(fields: Iterable[Field], num_envs: int) -> dict[str, NDArray[Any]]:
 
 
 def row_writer(field: Field, out: NDArray[Any]) -> Callable[[Sequence[Any]], None]:
-    """A function that writes one environment's observation after the other into `out` [N, *leaf.shape].
+    """A function that writes the observations of N environments into `out`, [N, *leaf.shape].
 
     Raises:
-        Exception: (from the function) an observation does not have its space's shape or keys, or what the file's head
-            says; `fault_of` says which and why.
+        Exception: (from the function) an observation has not the shape or keys of its space, or a value that the
+            beginning of this file names; `fault_of` says which and why.
     """
     path, check, (target, casting) = field.path, _check(field, out), _target(field, out)
-    # One concatenation into the merged first two axes is half the cost of N assignments, and refuses wrong shapes
-    # where an assignment would broadcast them.
+    # One concatenation into the merged first two axes costs half of N assignments, and raises for wrong shapes, which
+    # an assignment would broadcast.
     merged = target[:, 0] if field.scalar else target.reshape(-1, *target.shape[2:])
 
     def write(observations: Sequence[Any]) -> None:
@@ -45,9 +45,9 @@ def row_writer(field: Field, out: NDArray[Any]) -> Callable[[Sequence[Any]], Non
                 np.copyto(merged, np.array(observations), casting=casting)
             else:
                 np.concatenate(observations, out=merged, casting=casting)
-        except TypeError:  # of another type than its space declares, but its numbers may be the same
-            for own, value in zip(target, observations, strict=True):
-                _copy_exactly(field, value, own)
+        except TypeError:  # another type than its space declares, but the values may fit
+            for row, value in zip(target, observations, strict=True):
+                _copy_exactly(field, value, row)
         if not check():
             for value in observations:
                 _require(_fault(field, value))
@@ -56,10 +56,10 @@ def row_writer(field: Field, out: NDArray[Any]) -> Callable[[Sequence[Any]], Non
 
 
 def batch_writer(field: Field, out: NDArray[Any]) -> Callable[[Any], None]:
-    """A function that writes a batched observation (a leaf's arrays are [N, ...] already) into `out`.
+    """A function that writes a batched observation (its arrays are [N, ...]) into `out`.
 
     Raises:
-        Exception: (from the function) as of `row_writer`; `fault_of_batch` says which and why.
+        Exception: (from the function) as in `row_writer`; `fault_of_batch` says which and why.
     """
     path, check, (target, casting) = field.path, _check(field, out), _target(field, out)
 
@@ -72,8 +72,8 @@ def batch_writer(field: Field, out: NDArray[Any]) -> Callable[[Any], None]:
         try:
             np.copyto(target, array.reshape(out.shape), casting=casting)
         except TypeError:
-            for own, value in zip(target, array, strict=True):
-                _copy_exactly(field, value, own)
+            for row, value in zip(target, array, strict=True):
+                _copy_exactly(field, value, row)
         if not check():
             for value in array:
                 _require(_fault(field, value))
@@ -82,7 +82,7 @@ def batch_writer(field: Field, out: NDArray[Any]) -> Callable[[Any], None]:
 
 
 def fault_of(fields: Iterable[Field], observation: Any) -> str | None:
-    """What is wrong with one environment's observation, in words; None where nothing is."""
+    """What is wrong with the observation of one environment, in words; None if nothing is."""
     for field in fields:
         value = observation
         for key in field.path:
@@ -96,7 +96,7 @@ def fault_of(fields: Iterable[Field], observation: Any) -> str | None:
 
 
 def fault_of_batch(fields: Iterable[Field], observation: Any, num_envs: int) -> tuple[int, str] | None:
-    """As `fault_of`, of a batched observation: the first sub-environment at fault, and the words."""
+    """As `fault_of`, for a batched observation: the first sub-environment at fault, and the words."""
     for index in range(num_envs):
         for field in fields:
             value = observation
@@ -112,7 +112,7 @@ def fault_of_batch(fields: Iterable[Field], observation: Any, num_envs: int) -> 
 
 
 def outside(field: Field, array: NDArray[Any]) -> tuple[int, str] | None:
-    """The first of the stored rows [N, *leaf.shape] outside the declared bounds, and the words; None if none is."""
+    """The first of the stored rows, [N, *leaf.shape], outside the declared bounds, and the words; None if none is."""
     if not hasattr(field.space, "low") or not _can_leave(field):
         return None
     low, high = field.space.low, field.space.high
@@ -123,15 +123,15 @@ def outside(field: Field, array: NDArray[Any]) -> tuple[int, str] | None:
     if not wrong.any():
         return None
     index, *place = (int(i) for i in np.argwhere(wrong)[0])
-    own = tuple(place) if field.space.shape else ()
+    at = tuple(place) if field.space.shape else ()
     return index, (
-        f"{_named(field, own)} is {array[index][tuple(place)]:g}, outside the {low[own]:g} to {high[own]:g} that its "
+        f"{_named(field, at)} is {array[index][tuple(place)]:g}, outside the {low[at]:g} to {high[at]:g} that its "
         "space declares; it is learned from as it is"
     )
 
 
 def _can_leave(field: Field) -> bool:
-    """Whether what is stored can lie outside the declared bounds of a Box."""
+    """Whether a stored value can lie outside the declared bounds of a Box."""
     low, high = field.space.low, field.space.high
     if field.leaf.dtype == "uint8":
         return bool(low.max() > 0 or high.min() < 255)
@@ -139,7 +139,7 @@ def _can_leave(field: Field) -> bool:
 
 
 def _fault(field: Field, value: Any) -> str | None:
-    """What is wrong with one environment's value of a leaf, in words."""
+    """What is wrong with one environment's value of a leaf, in words; None if nothing is."""
     leaf, expected = field.leaf, () if field.scalar else field.leaf.shape
     try:
         array = np.asarray(value)
@@ -159,7 +159,7 @@ def _fault(field: Field, value: Any) -> str | None:
         stored = array.astype(leaf.dtype)
         wrong = ~np.isfinite(array.astype(float)) | (array != stored)
         if leaf.dtype == "float32":
-            # Rounding is what float32 does; whole numbers are names, of cards and places, and must stay apart.
+            # Fractions may be rounded to float32, but integers must not: two cards or places could become the same.
             whole = _is_whole(field) & (array != stored.astype(np.longdouble))
             wrong = ~np.isfinite(stored) | whole
     if not wrong.any():
@@ -180,12 +180,13 @@ def _why(field: Field, number: Any) -> str:
 
 
 def _check(field: Field, out: NDArray[Any]) -> Callable[[], Any]:
-    """A function that says whether all that was written into `out` is sound; False: look at each row.
+    """A function that tells whether all values in `out` are valid; if False, each row must be checked.
 
-    It subtracts a discrete leaf's start. A pass over what was just written costs 0.5 us for 16 x 4 floats.
+    It also subtracts the start of a discrete leaf. It takes 0.5 us for 16 x 4 floats.
 
     Raises:
-        Unfit: (from the function) a category lies outside its space: a GPU would die of it without a word.
+        Unfit: (from the function) a category lies outside its space; on a GPU it would end the process without a
+            message.
     """
     leaf = field.leaf
     if leaf.kind == "discrete":
@@ -193,7 +194,7 @@ def _check(field: Field, out: NDArray[Any]) -> Callable[[], Any]:
     if leaf.dtype == "float32":
         flat = out.reshape(-1)
         limit = float(EXACT) ** 2 if _is_whole(field) else np.inf
-        # Infinite or NaN as soon as one number is; also where a large one's square is, and then each is looked at.
+        # Infinite or NaN if one number is, or if the square of a large one is; then each row is checked.
         return lambda: flat.dot(flat) < limit
     if leaf.dtype == "bool" and not _is_mask(field) and field.space.dtype != np.bool_:
         raw = out.view(np.uint8)
@@ -201,7 +202,7 @@ def _check(field: Field, out: NDArray[Any]) -> Callable[[], Any]:
         def zero_or_one() -> bool:
             if raw.max() <= 1:
                 return True
-            np.minimum(raw, 1, out=raw)  # a bool of another value would be none
+            np.minimum(raw, 1, out=raw)  # NumPy's bools must be 0 or 1
             return False
 
         return zero_or_one
@@ -224,9 +225,9 @@ def _range_check(field: Field, out: NDArray[Any]) -> Callable[[], bool]:
 
 
 def _target(field: Field, out: NDArray[Any]) -> tuple[NDArray[Any], Any]:
-    """What is written into, and by which of NumPy's rules: values that it would change are refused by their type."""
+    """The array to write into, and NumPy's casting rule, which refuses types whose values could change."""
     if _is_mask(field):
-        return out, "unsafe"  # of any type; `trainer.envs.masks` sees that it holds 0 and 1
+        return out, "unsafe"  # masks may have any type; `trainer.envs.masks` checks their values
     if field.leaf.dtype == "float32":
         return out, "same_kind"
     if field.leaf.dtype == "bool" and field.space.dtype != np.bool_:

@@ -1,4 +1,4 @@
-"""Each game as a PettingZoo turn-based environment (AEC); the only file of the games that imports PettingZoo."""
+"""Each game as a PettingZoo turn-based environment (AEC). No other file of the games imports PettingZoo."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def aec_env(name: str, render_mode: str | None = None, **kwargs: Any) -> GameEnv
 class GameEnv(AECEnv):  # type: ignore[misc]
     """One game; `player_0` has seat 0, and so on.
 
-    Observations are dicts of `observation` and `action_mask` (int8). When the game is over all players are
-    terminated at once, and `last()` gives each of them what it was paid since its own last move, the losers too.
-    `reset(seed)` starts the game that the game's class starts with that seed; without a seed the next one is drawn.
+    Observations are dicts of `observation` and `action_mask` (int8). When the game is over all players are terminated
+    at once, and `last()` returns for each of them, also for losers, the rewards since its own last move. `reset(seed)`
+    starts the same game as `reset(seed)` of the game's class; without a seed, a seed is drawn.
     """
 
     def __init__(self, name: str, render_mode: str | None = None, **kwargs: Any) -> None:
-        """Makes it; the arguments are `aec_env`'s."""
+        """Create it; `aec_env` describes the arguments."""
         super().__init__()
         choice("trainer.envs.games", "name", name, GAMES)
         choice(name, "render_mode", render_mode, (None, "rgb_array"))
@@ -56,9 +56,9 @@ class GameEnv(AECEnv):  # type: ignore[misc]
         self.possible_agents = [f"player_{seat}" for seat in range(self.game.num_players)]
         self.agents: list[str] = []
         leaf, actions = self.game.spec.leaves[0], self.game.num_actions
-        # Everything is in 0 .. 1, but for what is summed over opponents.
+        # All numbers are in 0 .. 1, except those that are summed over opponents.
         high, dtype = (1, np.bool_) if leaf.dtype == "bool" else (self.game.num_players - 1, np.float32)
-        # Spaces of its own for each player, as users seed them one by one.
+        # Each player has spaces of its own, as users seed them separately.
         self.observation_spaces = {
             agent: gym.spaces.Dict(
                 {
@@ -72,15 +72,15 @@ class GameEnv(AECEnv):  # type: ignore[misc]
         self._seeds = np.random.default_rng()
 
     def observation_space(self, agent: str) -> gym.Space[Any]:
-        """Of a player; always the same object."""
+        """The space of a player, always the same object."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> gym.Space[Any]:
-        """Of a player; always the same object."""
+        """The space of a player, always the same object."""
         return self.action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Starts a game; `options` are not used."""
+        """Start a game; `options` are not used."""
         if seed is not None:
             self._seeds = np.random.default_rng(seed)
         self.game.reset(int(self._seeds.integers(2**62)) if seed is None else seed)
@@ -93,7 +93,7 @@ class GameEnv(AECEnv):  # type: ignore[misc]
         self.agent_selection = self.possible_agents[self.game.to_move[0]]
 
     def observe(self, agent: str) -> dict[str, NDArray[Any]]:
-        """What a player sees; one that is not to move sees no dice and a mask of all ones."""
+        """The observation of a player; one that is not to move sees no dice and a mask of all ones."""
         seat = self.possible_agents.index(agent)
         seen = self.game.observe(seats=np.array([seat]))
         return {
@@ -102,7 +102,7 @@ class GameEnv(AECEnv):  # type: ignore[misc]
         }
 
     def step(self, action: int | None) -> None:
-        """The move of `agent_selection`; None for one that is terminated, who leaves.
+        """Take the action of `agent_selection`, or None if that agent is terminated, which removes it.
 
         Raises:
             EnvError: the action is illegal, or the game has not begun.
@@ -129,4 +129,4 @@ class GameEnv(AECEnv):  # type: ignore[misc]
         return picture
 
     def close(self) -> None:
-        """Holds nothing that must be given back."""
+        """Do nothing: there is nothing to release."""

@@ -26,7 +26,7 @@ def picture(pieces: NDArray[np.bool_]) -> NDArray[np.uint8]:
 
 
 def text(pieces: NDArray[np.bool_], empty: Sequence[str]) -> str:
-    """Pieces bool [2, height, width] as lines, the first row on top; `empty` says what stands in each free cell."""
+    """Pieces, bool [2, height, width], as lines, the first row on top; `empty` has the character of each free cell."""
     _, height, width = pieces.shape
     cells = list(empty)
     for seat, row, column in np.argwhere(pieces):

@@ -1,13 +1,13 @@
-"""Connect four, as many games at a time as one likes; `trainer.envs.games` says how it is stepped.
+"""Connect four, many games at a time; for the interface see `trainer.envs.games`.
 
-Two players by turns drop a piece into one of 7 columns of 6 cells, seat 0 first; four in a row, column or diagonal win,
-a full board is a draw. Actions are columns. The winner gets 1, the loser -1, a draw pays 0. The observation is bool
-[2, 6, 7]: the seat's own pieces, then the opponent's, the top row first; with the encoding `threats` bool [5, 6, 7]:
-also the empty cells where a piece would complete four of the seat's own, those of the opponent's, and the cells where
-the next piece of each column comes to lie.
+Two players in turn drop a piece into one of 7 columns of 6 cells, seat 0 first; four in a row, column or diagonal win,
+a full board is a draw. Actions are columns. The winner gets 1, the loser -1, in a draw both get 0. The observation is
+bool [2, 6, 7]: the seat's own pieces, then the opponent's, the top row first. With the encoding `threats` it is bool
+[5, 6, 7], and has also the empty cells that would complete four of the seat's own pieces, those that would complete
+four of the opponent's, and the cell where the next piece of each column would land.
 
-A player's pieces are a number: column c, height h from the bottom is bit 7 * c + h. The seventh bit of a column stays
-empty, so that no line runs from a column's top into the next one's bottom.
+A player's pieces are an integer: the cell in column c at height h from the bottom is bit 7 * c + h. The seventh bit of
+a column is always 0, so that no line leads from the top of a column to the bottom of the next one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BOTTOM = np.int64(1) << STRIDE * np.arange(COLUMNS)
 _COLUMN = (2**ROWS - 1) * _BOTTOM
 _TOP = _BOTTOM << ROWS - 1
 _BOARD = np.int64(_COLUMN.sum())
-# Bit of a cell, as the observation lies: the top row first, int64 [6, 7].
+# Bit of each cell in the order of the observation, the top row first, int64 [6, 7].
 _BITS = _BOTTOM << (ROWS - 1 - np.arange(ROWS))[:, None]
 
 
@@ -42,14 +42,14 @@ class ConnectFour:
 
     Attributes:
         num_actions: 7, the columns from left to right.
-        pieces: of each seat, int64 [num_games, 2], as bits; the file's head explains them.
+        pieces: of each seat as bits, int64 [num_games, 2]; see the beginning of this file.
     """
 
     def __init__(self, num_games: int, num_players: int = 2, encoding: str = "pieces") -> None:
-        """Makes them, as they are after `reset(0)`.
+        """Create them in the state after `reset(0)`.
 
         Args:
-            num_games: how many.
+            num_games: number of games.
             num_players: 2.
             encoding: one of `PLANES`.
 
@@ -78,17 +78,17 @@ class ConnectFour:
         self._seen = {"observation": np.zeros((n, *shape), bool), "action_mask": np.ones((n, COLUMNS), bool)}
 
     def reset(self, seed: int | None = None) -> None:
-        """Starts every game; nothing is drawn, so that the seed does not matter."""
+        """Start every game. Nothing is random, so the seed does not matter."""
         self.reset_where(np.ones(self.num_games, bool))
 
     def reset_where(self, mask: NDArray[np.bool_]) -> None:
-        """Starts the games of a bool mask [N]."""
+        """Start the games of a bool mask [N]."""
         self.rewards[:] = 0
         self.pieces[mask] = self.to_move[mask] = self.length[mask] = 0
         self.over[mask], self.winner[mask], self.action_mask[mask] = False, -1, True
 
     def step(self, action: NDArray[np.int64], where: NDArray[np.bool_] | None = None) -> None:
-        """Advances games by one decision; `trainer.envs.games` has the details.
+        """Advance games by one decision, as `trainer.envs.games` describes.
 
         Raises:
             EnvError: an action is illegal.
@@ -112,7 +112,7 @@ class ConnectFour:
             self.rewards[winners, mover], self.rewards[winners, 1 - mover] = 1, -1
 
     def observe(self, rows: Rows | None = None, seats: NDArray[np.int64] | None = None) -> dict[str, NDArray[Any]]:
-        """What seats see; `trainer.envs.games` has the details."""
+        """Observations of seats, as `trainer.envs.games` describes."""
         rows, seats, _, seen = look(self, self._every, self._seen, rows, seats)
         own, theirs = self.pieces[rows, seats], self.pieces[rows, 1 - seats]
         planes, out = [own, theirs], seen["observation"]
@@ -133,26 +133,26 @@ class ConnectFour:
         return f"{board}\n{' '.join(map(str, range(COLUMNS)))}"
 
     def state(self) -> dict[str, Any]:
-        """Where all games stand."""
+        """The state of all games, as tensors and plain values."""
         return state_of(self)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Stand where another one stood."""
+        """Restore the `state` of another one."""
         set_state(self, state)
 
 
 def landings(taken: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where a piece comes to lie in each column: its bit, int64 [M, 7], which is the seventh one if the column is full.
+    """The bit of the cell where the next piece of each column lands, int64 [M, 7]; the seventh bit if it is full.
 
     Args:
-        taken: the pieces of both, int64 [M].
+        taken: the pieces of both players, int64 [M].
     """
     # Adding a column's lowest bit to its pieces carries into the lowest free one.
     return (taken[:, None] & _COLUMN) + _BOTTOM
 
 
 def wins(pieces: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether pieces hold four in a line, bool [...]."""
+    """Whether pieces have four in a line, bool [...]."""
     found = np.zeros(pieces.shape, bool)
     for step in DIRECTIONS:
         pairs = pieces & pieces >> step
@@ -161,7 +161,7 @@ def wins(pieces: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def winning(pieces: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Cells that would complete four in a line, as bits, int64 [...]; they may be taken, or lie beyond the board."""
+    """Cells that would complete four in a line, as bits, int64 [...]; also taken cells, and cells beyond the board."""
     found = np.zeros_like(pieces)
     for step in DIRECTIONS:
         for place in range(4):  # of the missing piece in its line, from the low end

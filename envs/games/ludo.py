@@ -83,10 +83,10 @@ class Ludo:
         self, num_games: int, num_players: int = 2, reward: str = "sparse", encoding: str = "handcrafted",
         sort_tokens: bool = False,
     ) -> None:  # fmt: skip
-        """Makes them, as they are after `reset(0)`.
+        """Create them in the state after `reset(0)`.
 
         Args:
-            num_games: how many.
+            num_games: number of games.
             num_players: 2 or 4.
             reward: one of `REWARDS`.
             encoding: one of `trainer.envs.games.ludo_encodings.ENCODINGS`.
@@ -142,14 +142,14 @@ class Ludo:
         return ludo_track.unpack(int(self._queue[index]))
 
     def reset(self, seed: int | None = None) -> None:
-        """Starts every game; without a seed with its next dice."""
+        """Start every game; without a seed with its next dice."""
         if seed is not None:
             self._keys[:] = grid.stream_keys(seed, self.num_games)
             self._drawn[:] = 0
         self.reset_where(np.ones(self.num_games, bool))
 
     def reset_where(self, mask: NDArray[np.bool_]) -> None:
-        """Starts the games of a bool mask [N]."""
+        """Start the games of a bool mask [N]."""
         self.rewards[:] = 0
         rows = np.flatnonzero(mask)
         self._cells.reshape(self.num_games, -1)[rows] = BASE
@@ -160,7 +160,7 @@ class Ludo:
         self._write_mask(rows)
 
     def step(self, action: NDArray[np.int64], where: NDArray[np.bool_] | None = None) -> None:
-        """Advances games by one decision; `trainer.envs.games` has the details.
+        """Advance games by one decision, as `trainer.envs.games` describes.
 
         Raises:
             EnvError: an action is illegal.
@@ -228,7 +228,7 @@ class Ludo:
         return ludo_encodings.Position(cells.reshape(len(rows), self.num_players, NUM_TOKENS), faces)
 
     def place(self, index: int, tokens: ArrayLike, to_move: int, dice: list[int]) -> None:
-        """Makes a scene of a game: for tests and pictures.
+        """Make a scene of a game: for tests and pictures.
 
         Args:
             index: which game.
@@ -266,11 +266,11 @@ class Ludo:
         return f"{name} by {self.dice(index)[action // NUM_TOKENS]}"
 
     def state(self) -> dict[str, Any]:
-        """Where all games stand."""
+        """The state of all games, as tensors and plain values."""
         return state_of(self)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Stand where another one stood."""
+        """Restore the `state` of another one."""
         set_state(self, state)
 
     def _seats(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -284,7 +284,7 @@ class Ludo:
         return _PAIR_FACES.take(pairs[..., 0]) | _PAIR_FACES.take(pairs[..., 1])
 
     def _capture(self, rows: Rows, player: NDArray[np.int64], new: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Sends what stands where the movers came to back to base; which moves captured, bool [M]."""
+        """Send what stands where the movers came to back to base; which moves captured, bool [M]."""
         captured = np.zeros(len(rows), bool)
         for ahead in range(1, self.num_players):
             seat = rows * self.num_players + (player + ahead) % self.num_players
@@ -319,7 +319,7 @@ class Ludo:
         self.rewards[rows, winner] += np.float32(win - loss)
 
     def _go_on(self, rows: Rows) -> None:
-        """Passes turns until everyone who is to move can."""
+        """Pass turns until everyone who is to move can."""
         _, seat = self._seats(rows)
         movable = self._movable(seat)
         queue = self._queue.take(rows)
@@ -355,7 +355,7 @@ class Ludo:
         return digits.astype(np.int64)
 
     def _throw_extra(self, rows: Rows) -> None:
-        """Adds a throw to the dice left."""
+        """Add a throw to the dice left."""
         throw = _THROWS.take(self._draw(rows)[0], mode="clip")
         pending, more = self._pending.take(rows), _QUEUE_LENGTH.take(throw)
         throw[pending + more > MAX_PENDING] = more[pending + more > MAX_PENDING] = 0
@@ -363,7 +363,7 @@ class Ludo:
         self._pending[rows] = pending + more
 
     def _pass_on(self, rows: Rows) -> None:
-        """Lets the next seats throw, until one of each game can move."""
+        """Let the next seats throw, until one of each game can move."""
         ahead = np.arange(1, _AHEAD + 1)[:, None]
         while len(rows):
             player = (self.to_move.take(rows) + ahead) % self.num_players

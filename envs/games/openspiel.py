@@ -1,11 +1,11 @@
-"""OpenSpiel's games, a batch of them, behind the interface of `trainer.envs.games`.
+"""A batch of games of OpenSpiel (Lanctot et al. 2019, arXiv:1908.09453) with the interface of `trainer.envs.games`.
 
-Any game of OpenSpiel's that is played by turns by two players or more. Chance is drawn inside. Rewards are what a move
-adds to the players' returns; `winner` is the seat with the largest return, if there is only one. The observation is
-float32 [size of the game's tensor + P]: the information state's tensor where the game has one, else the observation's,
-then the seat, one-hot, as one network plays every seat and few tensors tell who looks.
+It takes every sequential game of OpenSpiel for two players or more. Chance is drawn inside. The reward of a move is
+what it adds to the players' returns; `winner` is the seat with the largest return, if there is only one. The
+observation is float32 [size of the tensor + P]: the information state's tensor if the game has one, else the
+observation's; then the seat one-hot, as one network plays every seat, and few of these tensors contain the seat.
 
-This is the only file that imports OpenSpiel (Lanctot et al. 2019, arXiv:1908.09453).
+No other file imports OpenSpiel.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class OpenSpielGames:
     """`num_games` games of one kind; the arrays and methods are those of `trainer.envs.games`.
 
     Attributes:
-        game: OpenSpiel's, of which the `states` are.
-        states: OpenSpiel's, one for each game, at a player's decision or at the end.
-        text: of games in which nothing is hidden only.
+        game: of OpenSpiel.
+        states: of OpenSpiel, one for each game, at a player's decision or at the end.
+        text: only for games in which nothing is hidden.
     """
 
     def __init__(self, num_games: int, game_id: str, observation: str | None = None, **parameters: Any) -> None:
-        """Makes them, as they are after `reset(0)`.
+        """Create them in the state after `reset(0)`.
 
         Args:
-            num_games: how many.
-            game_id: OpenSpiel's name, with parameters in brackets or not: `breakthrough(rows=6,columns=6)`.
-            observation: which tensor is seen, one of `TENSORS`; None: the first that the game has.
-            parameters: the game's, beside those in brackets.
+            num_games: number of games.
+            game_id: name in OpenSpiel, with or without parameters, as `breakthrough(rows=6,columns=6)`.
+            observation: the tensor that is observed, one of `TENSORS`; None: the first of them that the game has.
+            parameters: further ones of the game.
 
         Raises:
             EnvError: OpenSpiel is not installed, has no such game or tensor, or the game is not played by turns.
@@ -68,28 +68,28 @@ class OpenSpielGames:
         self._returns = np.zeros((n, p))
         self._generators = [np.random.default_rng(i) for i in range(n)]
         if self.game.get_type().information == _pyspiel().GameType.Information.PERFECT_INFORMATION:
-            self.text = self._text  # others have none: it would show a human the other's cards
+            self.text = self._text  # in other games it would show the opponent's cards
         self._every = np.arange(n)
         self._seen = {"observation": np.zeros((n, size + p), np.float32), "action_mask": np.ones_like(self.action_mask)}
         self.reset(0)
 
     def reset(self, seed: int | None = None) -> None:
-        """Starts every game, its chances drawn by `seed` + its index."""
+        """Start every game; the chance of game i is drawn with `seed + i`."""
         if seed is not None:
             self._generators = [np.random.default_rng(seed + i) for i in range(self.num_games)]
         self.reset_where(np.ones(self.num_games, bool))
 
     def reset_where(self, mask: NDArray[np.bool_]) -> None:
-        """Starts the games of a bool mask [N]."""
+        """Start the games of a bool mask [N]."""
         self.rewards[:] = 0
         self.length[mask], self._returns[mask], self.winner[mask] = 0, 0, -1
         for i in np.flatnonzero(mask):
             self.states[i] = self.game.new_initial_state()
             self._arrive(int(i))
-            self.rewards[i] = 0  # none was earned by a decision
+            self.rewards[i] = 0  # there was no decision yet
 
     def step(self, action: NDArray[np.int64], where: NDArray[np.bool_] | None = None) -> None:
-        """Advances games by one decision; `trainer.envs.games` has the details.
+        """Advance games by one decision, as `trainer.envs.games` describes.
 
         Raises:
             EnvError: an action is illegal.
@@ -98,15 +98,15 @@ class OpenSpielGames:
         actions = chosen(self._id, action, self.action_mask, rows)
         self.rewards[:] = 0
         self.length[rows] += 1
-        for i, own in zip(rows.tolist(), actions.tolist(), strict=True):
-            self.states[i].apply_action(own)
+        for i, taken in zip(rows.tolist(), actions.tolist(), strict=True):
+            self.states[i].apply_action(taken)
             self._arrive(i)
 
     def observe(self, rows: Rows | None = None, seats: NDArray[np.int64] | None = None) -> dict[str, NDArray[Any]]:
-        """What seats see; `trainer.envs.games` has the details.
+        """Observations of seats, as `trainer.envs.games` describes.
 
         Raises:
-            EnvError: the game has no tensor there.
+            EnvError: the game has no tensor for every seat.
         """
         rows, seats, _, seen = look(self, self._every, self._seen, rows, seats)
         shown = seen["observation"]
@@ -123,14 +123,14 @@ class OpenSpielGames:
         return text_picture.picture(str(self.states[index]))
 
     def action_text(self, index: int, action: int) -> str:
-        """An action of the one to move, as OpenSpiel calls it."""
+        """An action of the seat to move, in OpenSpiel's words."""
         return str(self.states[index].action_to_string(int(self.to_move[index]), int(action)))
 
     def _text(self, index: int = 0) -> str:
         return str(self.states[index])
 
     def state(self) -> dict[str, Any]:
-        """Where all games stand."""
+        """The state of all games, as tensors and plain values."""
         return {
             "states": [state.serialize() for state in self.states],
             "generators": [generator.bit_generator.state for generator in self._generators],
@@ -139,7 +139,7 @@ class OpenSpielGames:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Stand where another one stood."""
+        """Restore the `state` of another one."""
         self.to_move[:] = state["to_move"]
         for i, (text, generator) in enumerate(zip(state["states"], state["generators"], strict=True)):
             self.states[i] = self.game.deserialize_state(text)
@@ -149,14 +149,14 @@ class OpenSpielGames:
         self.length[:] = state["length"]
 
     def put(self, states: Sequence[Any]) -> None:
-        """Stand at copies of states of OpenSpiel's, one for each game, as if each had just begun."""
+        """Continue every game from a copy of a state of OpenSpiel, with length 0."""
         for i, state in enumerate(states):
             self.states[i] = state.clone()
             self._arrive(i)
         self.rewards[:], self.length[:] = 0, 0
 
     def _arrive(self, i: int) -> None:
-        """Draw what chance decides, and write down where game i stands."""
+        """Draw chance until a player decides, and update the arrays of game i."""
         state = self.states[i]
         while state.is_chance_node():
             outcomes, chances = zip(*state.chance_outcomes(), strict=True)
@@ -177,14 +177,14 @@ class OpenSpielGames:
 
 
 def load(game_id: str, parameters: dict[str, Any]) -> Any:
-    """OpenSpiel's game.
+    """Load a game of OpenSpiel.
 
     Raises:
-        EnvError: in one sentence, why it cannot be had or played.
+        EnvError: there is no such game, or it is of a kind that is not supported; the sentence says why.
     """
     pyspiel = _pyspiel()
     name = game_id.partition("(")[0]
-    # OpenSpiel's own complaint would list all of its games.
+    # OpenSpiel's own error lists all of its games.
     if name not in (names := pyspiel.registered_names()):
         near = difflib.get_close_matches(name, names, n=1)
         raise EnvError(f"{game_id}: OpenSpiel has no such game{f'; did you mean {near[0]}?' if near else '.'}")
@@ -210,9 +210,9 @@ def load(game_id: str, parameters: dict[str, Any]) -> Any:
 
 
 def mcts_player(game: OpenSpielGames, generator: np.random.Generator, rows: Rows | None = None) -> NDArray[np.int64]:
-    """OpenSpiel's Monte Carlo tree search of 50 simulations a move, each with one random rollout, and `uct_c` 2.
+    """OpenSpiel's Monte Carlo tree search: 50 simulations for each move, each with one random rollout; `uct_c` is 2.
 
-    It searches from the true state, and so is fair in games of perfect information only.
+    It searches from the true state, which is fair only in games of perfect information.
     """
     rows = np.arange(game.num_games) if rows is None else rows
     bot = mcts_bot(game.game, int(generator.integers(2**31)))
@@ -224,17 +224,17 @@ def mcts_player(game: OpenSpielGames, generator: np.random.Generator, rows: Rows
 
 
 def mcts_bot(game: Any, seed: int, simulations: int = SIMULATIONS) -> Any:
-    """OpenSpiel's search for a game of its own, which backs up what is proven; `bot.step(state)` is an action."""
+    """OpenSpiel's tree search for one of its games, which backs up proven values; `bot.step(state)` is an action."""
     pyspiel = _pyspiel()
     evaluator = pyspiel.RandomRolloutEvaluator(1, seed)
     return pyspiel.MCTSBot(game, evaluator, UCT_C, simulations, 16, True, seed, False)
 
 
 def scripted(env: Any) -> Any:
-    """The player of `trainer.envs.games.players` that is called scripted: `mcts_player`.
+    """The scripted player, `mcts_player`, see `trainer.envs.games.players`.
 
     Raises:
-        EnvError: the game has hidden information, which a search would see.
+        EnvError: the game has hidden information, which the search would see.
     """
     pyspiel = _pyspiel()
     parameters = {name: value for name, value in env.kwargs.items() if name != "observation"}
@@ -249,20 +249,20 @@ def scripted(env: Any) -> Any:
 def make_game(env: Any, num_games: int, render_mode: str | None = None) -> OpenSpielGames:
     """Backend `openspiel`: a batch of games; `env` has the attributes of EnvConfig.
 
-    Games written in Python are there once `env.import_modules` names open_spiel.python.games.
+    For games written in Python, `env.import_modules` must name open_spiel.python.games.
 
     Raises:
-        EnvError: as of the class.
+        EnvError: as in `OpenSpielGames`, or `env.kwargs` do not fit.
     """
     import_modules(env)
     try:
         return OpenSpielGames(num_games, env.id, **env.kwargs)
     except TypeError as error:
-        raise EnvError(f"{env.id}: env.kwargs={env.kwargs} cannot be: {_first(error)}") from error
+        raise EnvError(f"{env.id}: env.kwargs={env.kwargs} do not fit: {_first(error)}") from error
 
 
 def _tensor(game: Any, game_id: str, asked: str | None) -> tuple[str, int]:
-    """The state's method that gives a tensor, and the tensor's size."""
+    """Name of the state's method that returns the tensor, and the tensor's size."""
     if asked is not None:
         choice(game_id, "observation", asked, TENSORS)
     kind = game.get_type()

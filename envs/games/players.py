@@ -1,7 +1,7 @@
-"""Players: functions `player(game, generator, rows=None) -> action`, which choose for whoever is to move.
+"""Players: functions `player(game, generator, rows=None) -> action` that choose for the seat to move.
 
-`rows` int64 [M] are the games to choose in, by default all; the actions are int64 [M]. In games that are over any
-action is chosen, and has no effect. `PLAYERS` lists what there is for each game.
+`rows`, int64 [M], are the games to choose in, by default all; the actions are int64 [M]. In a game that is over the
+action is arbitrary and has no effect. `PLAYERS` lists the players of each game.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Player = Callable[..., NDArray[np.int64]]
 
 
 def random_player(game: Any, generator: np.random.Generator, rows: Rows | None = None) -> NDArray[np.int64]:
-    """Any legal action, all with the same probability."""
+    """A legal action, each with the same probability."""
     mask = game.action_mask if rows is None else game.action_mask.take(rows, 0)
     return _any_of(mask, generator)
 
 
 def ludo_heuristic(game: Any, generator: np.random.Generator, rows: Rows | None = None) -> NDArray[np.int64]:
-    """The action with the highest of `ludo_scores`, the first of them where there are several; draws nothing."""
+    """The action with the highest of `ludo_scores`, of several the first; it uses no random numbers."""
     rows = np.arange(game.num_games) if rows is None else rows
     position = game.position(rows, game.to_move.take(rows))
     scores = ludo_scores(consequences(position), ludo_track.safe_cells(game.num_players))
@@ -36,16 +36,16 @@ def ludo_heuristic(game: Any, generator: np.random.Generator, rows: Rows | None 
 
 
 def ludo_scores(found: Consequences, safe: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """What a simple player of Ludo thinks of each action, float64 [M, 12].
+    """Scores of a simple player of Ludo for each action, float64 [M, 12].
 
-    A token into the goal 3, a capture 2, out of base 1 (half of it where an opponent stands on the start), onto a safe
-    square .4, off one -.35; minus the danger where it lands, plus half of what it escapes from; a little for squares,
-    more for a token that is far; after two tokens are in the goal, more for one that is ahead; less for a six that a
-    token in base could use, for tokens on one square, and for a high face.
+    3 for a token into the goal, 2 for a capture, 1 for a token out of base (0.5 if an opponent is on the start), 0.4
+    for entering a safe square, -0.35 for leaving one; minus the danger at the new square, plus half of the danger that
+    the token escapes; a little for each square, more for a token that is far; if two tokens are in the goal, more for
+    one that is ahead; less for a six that a token in base could use, for tokens on one square, and for a high face.
 
     Args:
-        found: what the actions lead to.
-        safe: cells where nobody can capture, bool [256].
+        found: consequences of the actions.
+        safe: cells without captures, bool [256].
     """
     old, new = found.old.astype(np.int64), found.new.astype(np.int64)
     from_base = old == BASE
@@ -64,8 +64,8 @@ def ludo_scores(found: Consequences, safe: NDArray[np.bool_]) -> NDArray[np.floa
 
 
 def _together(own: NDArray[np.int64], new: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many own tokens in play would share the square of another one after each action, int64 [M, 12]."""
-    # Of the three that stay, those on the square of one before them; and the moved one, if it comes to any of them.
+    """Number of own tokens in play that share a square with another own one after each action, int64 [M, 12]."""
+    # Of the three that stay, those on the square of one before them; and the moved one, if it joins one of them.
     action = np.arange(NUM_SLOTS * NUM_TOKENS) % NUM_TOKENS
     others = np.array([[k for k in range(NUM_TOKENS) if k != token] for token in action])  # [12, 3]
     first, second, third = (own[:, others[:, k]] for k in range(NUM_TOKENS - 1))
@@ -76,14 +76,14 @@ def _together(own: NDArray[np.int64], new: NDArray[np.int64]) -> NDArray[np.int6
 
 
 def tictactoe_perfect(game: Any, generator: np.random.Generator, rows: Rows | None = None) -> NDArray[np.int64]:
-    """Any of the actions with the best outcome against perfect play, all with the same probability."""
+    """An action with the best outcome against perfect play, each with the same probability."""
     rows = np.arange(game.num_games) if rows is None else rows
     best = tictactoe.best_actions().take(game.codes.take(rows), 0)
     return _any_of(best | game.over.take(rows)[:, None], generator)
 
 
 def connect_four_heuristic(game: Any, generator: np.random.Generator, rows: Rows | None = None) -> NDArray[np.int64]:
-    """A column that wins at once; else one where the opponent would win at once; else any."""
+    """A column that wins at once; else one where the opponent would win at once; else any legal one."""
     rows = np.arange(game.num_games) if rows is None else rows
     seats, landing = game.to_move.take(rows), connect_four.landings(game.pieces.take(rows, 0).sum(1))
     mask = legal = game.action_mask.take(rows, 0)
@@ -94,7 +94,7 @@ def connect_four_heuristic(game: Any, generator: np.random.Generator, rows: Rows
 
 
 def _any_of(mask: NDArray[np.bool_], generator: np.random.Generator) -> NDArray[np.int64]:
-    # One number for each action, as the largest of equal ones is any of them: legal ones are above 1, others below.
+    # A random number for each action, from 1 on for legal ones and below 1 for others; the largest one is chosen.
     numbers = generator.random(mask.shape, np.float32)
     numbers += mask
     return numbers.argmax(1)

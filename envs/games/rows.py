@@ -1,4 +1,4 @@
-"""What the games share: which games of a batch a call is about, and refusing what cannot be."""
+"""Functions that the games share: the rows that a call is about, and the refusal of wrong settings and actions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def choice(name: str, key: str, value: Any, choices: Any) -> None:
     """Refuse a value that is none of the choices.
 
     Raises:
-        EnvError: it names them, or the one that was meant.
+        EnvError: the sentence lists the choices, or names a similar one.
     """
     if value not in choices:
         near = difflib.get_close_matches(str(value), [str(x) for x in choices], n=1)
@@ -45,18 +45,18 @@ def to_advance(every: Rows, over: NDArray[np.bool_], where: NDArray[np.bool_] | 
 def look(
     game: Any, every: Rows, buffers: dict[str, NDArray[Any]], rows: Rows | None, seats: NDArray[np.int64] | None
 ) -> tuple[Rows, NDArray[np.int64], NDArray[np.bool_], dict[str, NDArray[Any]]]:
-    """What every game's `observe` begins with.
+    """The first part of every game's `observe`.
 
     Args:
-        game: gives `to_move`, `over` and `action_mask`.
-        every: its games, int64 [N].
-        buffers: its arrays for what is seen, [N, ...].
-        rows: the games that are looked at, int64 [M]; None: all.
-        seats: who looks, int64 [M]; None: who is to move.
+        game: has `to_move`, `over` and `action_mask`.
+        every: 0 .. N - 1, int64 [N].
+        buffers: arrays for the observation, [N, ...].
+        rows: the games to observe, int64 [M]; None: all.
+        seats: that observe, int64 [M]; None: those to move.
 
     Returns:
-        the games; the seats; who of them decides now, bool [M]; and the first M rows of the buffers, in which
-        `action_mask` is written: all legal for a seat that does not decide.
+        The games; the seats; whether each seat is to move, bool [M]; and the first M rows of the buffers, with
+        `action_mask` written: all True for a seat that is not to move.
     """
     rows = every if rows is None else rows
     seats = game.to_move.take(rows) if seats is None else seats
@@ -67,14 +67,14 @@ def look(
 
 
 def chosen(name: str, action: NDArray[np.int64], mask: NDArray[np.bool_], rows: Rows) -> NDArray[np.int64]:
-    """The actions int64 [M] of these games.
+    """The actions of the games `rows`, int64 [M].
 
     Raises:
         EnvError: one is not legal.
     """
     count = mask.shape[1]
     taken = action if len(rows) == len(action) else action.take(rows)
-    # Both ends, as an index beyond a row would read the next game's mask.
+    # Checked first, as an index beyond a row would read the next game's mask.
     outside = (taken < 0) | (taken >= count)
     if outside.any() or not mask.reshape(-1).take(rows * count + taken).all():
         legal = ~outside & mask[rows, np.where(outside, 0, taken)]

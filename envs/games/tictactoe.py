@@ -1,11 +1,11 @@
-"""Tic-tac-toe, as many games at a time as one likes; `trainer.envs.games` says how it is stepped.
+"""Tic-tac-toe, many games at a time; for the interface see `trainer.envs.games`.
 
-Two players by turns mark one of 3 x 3 cells, seat 0 first; three in a row, column or diagonal win, a full board is a
-draw. Actions are cells in row-major order. The winner gets 1, the loser -1, a draw pays 0. The observation is bool
-[2, 3, 3]: the seat's own marks, then the opponent's.
+Two players in turn mark one of 3 x 3 cells, seat 0 first; three in a row, column or diagonal win, a full board is a
+draw. Actions are cells in row-major order. The winner gets 1, the loser -1, in a draw both get 0. The observation is
+bool [2, 3, 3]: the seat's own marks, then the opponent's.
 
-A position is known by its code, of base 3: cell c counts 3^c, times 0 empty, 1 the marks of the one to move, 2 the
-other's.
+The code of a position is a number in base 3, whose digit c is 0 if cell c is empty, 1 if it has a mark of the player to
+move, and 2 if it has one of the other player.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4
 _FULL = 2**CELLS - 1
 _BITS = 1 << np.arange(CELLS)
 _POWERS = 3 ** np.arange(CELLS)
-# By the nine bits of a player's marks: whether they win, the cells as bools, and as a number of base 3.
+# By the nine bits of a player's marks: the cells as bools, whether they win, and the number in base 3.
 _BOARDS = (np.arange(_FULL + 1)[:, None] & _BITS) != 0
 _WINS = np.array(
     [any((board & line) == line for line in (sum(1 << c for c in x) for x in LINES)) for board in range(512)]
@@ -45,10 +45,10 @@ class TicTacToe:
     """
 
     def __init__(self, num_games: int, num_players: int = 2) -> None:
-        """Makes them, as they are after `reset(0)`.
+        """Create them in the state after `reset(0)`.
 
         Args:
-            num_games: how many.
+            num_games: number of games.
             num_players: 2.
 
         Raises:
@@ -76,23 +76,23 @@ class TicTacToe:
 
     @property
     def codes(self) -> NDArray[np.int64]:
-        """Of the positions, as the one to move sees them; int64 [num_games]."""
+        """Codes of the positions, int64 [num_games]."""
         own = self.marks[self._every, self.to_move]
         others = self.marks[self._every, 1 - self.to_move]
         return _TERNARY[own] + 2 * _TERNARY[others]
 
     def reset(self, seed: int | None = None) -> None:
-        """Starts every game; nothing is drawn, so that the seed does not matter."""
+        """Start every game. Nothing is random, so the seed does not matter."""
         self.reset_where(np.ones(self.num_games, bool))
 
     def reset_where(self, mask: NDArray[np.bool_]) -> None:
-        """Starts the games of a bool mask [N]."""
+        """Start the games of a bool mask [N]."""
         self.rewards[:] = 0
         self.marks[mask] = self.to_move[mask] = self.length[mask] = 0
         self.over[mask], self.winner[mask], self.action_mask[mask] = False, -1, True
 
     def step(self, action: NDArray[np.int64], where: NDArray[np.bool_] | None = None) -> None:
-        """Advances games by one decision; `trainer.envs.games` has the details.
+        """Advance games by one decision, as `trainer.envs.games` describes.
 
         Raises:
             EnvError: an action is illegal.
@@ -109,7 +109,7 @@ class TicTacToe:
         _end(self, rows, player, won, won | (self.length.take(rows) == CELLS))
 
     def observe(self, rows: Rows | None = None, seats: NDArray[np.int64] | None = None) -> dict[str, NDArray[Any]]:
-        """What seats see; `trainer.envs.games` has the details."""
+        """Observations of seats, as `trainer.envs.games` describes."""
         rows, seats, _, seen = look(self, self._every, self._seen, rows, seats)
         for plane, seat in enumerate((seats, 1 - seats)):
             seen["observation"][:, plane] = _BOARDS.take(self.marks[rows, seat], 0).reshape(-1, 3, 3)
@@ -124,11 +124,11 @@ class TicTacToe:
         return board_picture.text(_BOARDS[self.marks[index]].reshape(2, 3, 3), "012345678")
 
     def state(self) -> dict[str, Any]:
-        """Where all games stand."""
+        """The state of all games, as tensors and plain values."""
         return state_of(self)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Stand where another one stood."""
+        """Restore the `state` of another one."""
         set_state(self, state)
 
 
@@ -145,17 +145,17 @@ def _end(
 
 @functools.cache
 def solution() -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Tic-tac-toe, solved.
+    """Solve tic-tac-toe.
 
     Returns:
-        by a position's code: its value for the one to move (1 won, 0 drawn, -1 lost), int64 [19683], and the actions
-        that reach it, bool [19683, 9]; zero and False for codes of no position in which one could be to move.
+        For each code of a position: its value for the player to move (1 won, 0 drawn, -1 lost), int64 [19683], and the
+        actions that reach it, bool [19683, 9]; 0 and False for codes that are no position with a player to move.
     """
     values, best = np.zeros(3**CELLS, np.int64), np.zeros((3**CELLS, CELLS), bool)
     done: dict[tuple[int, int], int] = {}
 
     def value(own: int, other: int) -> int:
-        """Of a position for the one to move, who owns the marks `own`."""
+        """Value of a position for the player to move, whose marks are `own`."""
         if _WINS[other]:
             return -1
         if own | other == _FULL:
@@ -173,5 +173,5 @@ def solution() -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
 
 
 def best_actions() -> NDArray[np.bool_]:
-    """By a position's code, the actions that do not give away its value; bool [19683, 9]."""
+    """For each code of a position, the actions that reach its value, bool [19683, 9]."""
     return solution()[1]

@@ -1,12 +1,12 @@
-"""Turn-based PettingZoo environments (AEC), a batch of them, behind the interface of `trainer.envs.games`.
+"""A batch of turn-based PettingZoo environments (AEC) with the interface of `trainer.envs.games`.
 
-Any environment whose agents have the same spaces. Rewards are summed for every agent after every step, so that a
-loser's last one is not lost. An agent that ends before the others never moves again; its episode ends with the game.
-`winner` is the seat with the largest return, if there is only one. The observation's arrays are those of
-`trainer.envs.spaces`, and `observation.seat` bool [P], the seat one-hot, as one network plays every seat.
+It takes every environment whose agents have the same spaces. The rewards of all agents are summed after every step, so
+that a loser's last reward counts. An agent that ends before the others does not move again; its episode ends with the
+game. `winner` is the seat with the largest return, if there is only one. The observation has the arrays of
+`trainer.envs.spaces`, and `observation.seat`, bool [P], the seat one-hot, as one network plays every seat.
 
-Every start is seeded, by `seed + i` first and then by numbers drawn from it: an episode follows from its seed and its
-actions, and so can be played again elsewhere.
+Every reset has a seed, `seed + i` first and then numbers drawn from it: so an episode is determined by its seed and its
+actions, and can be played again in another process.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ class TurnBasedGames:
     """`num_games` AEC environments; the arrays and methods are those of `trainer.envs.games`.
 
     Attributes:
-        truncated: bool [N, P], of games that are over: whether it was cut off for a seat, as by a limit of moves.
+        truncated: bool [N, P], whether a game that is over was cut off for a seat, as by a limit of moves.
     """
 
     def __init__(self, envs: list[Any], env_id: str, mask_key: str = "action_mask") -> None:
-        """Takes them over, as they are after `reset(0)`.
+        """Take over environments, and reset them with seed 0.
 
         Args:
-            envs: environments of the same making.
+            envs: environments that were made alike.
             env_id: for messages.
-            mask_key: what masks are called, in observations or infos.
+            mask_key: name of masks in observations or infos.
 
         Raises:
-            EnvError: they cannot be played by one network.
+            EnvError: the agents have different spaces, or there is only one.
         """
         self.envs, self._id, n = envs, env_id, len(envs)
-        envs[0].reset(seed=0)  # some know their spaces only then
+        envs[0].reset(seed=0)  # some have their spaces only after a reset
         self.agents = list(envs[0].possible_agents)
         p = len(self.agents)
         require(p >= 2, f"{env_id}: it is for one player, and self-play takes two or more.")
@@ -77,8 +77,8 @@ class TurnBasedGames:
         self.length = np.zeros(n, np.int64)
         self.truncated = np.zeros((n, p), bool)
         self._returns = np.zeros((n, p))
-        self._shown: list[Any] = [None] * n  # to who is to move
-        self._last: list[dict[int, Any]] = [{} for _ in envs]  # what those saw who are gone
+        self._shown: list[Any] = [None] * n  # observation of the agent to move
+        self._last: list[dict[int, Any]] = [{} for _ in envs]  # final observations of agents that were removed
         self._seeds, self._actions = [0] * n, [[] for _ in envs]  # type: list[int], list[list[int]]
         self._every = np.arange(n)
         self._seen = {**allocate(self._fields, n), SEAT: np.zeros((n, p), bool)}
@@ -86,10 +86,10 @@ class TurnBasedGames:
         self.reset(0)
 
     def reset(self, seed: int | None = None) -> None:
-        """Starts every environment anew, i with `seed + i`.
+        """Reset every environment, number i with `seed + i`; without a seed with numbers drawn from the last one.
 
         Raises:
-            EnvError: one failed; it says which.
+            EnvError: one failed; the sentence says which.
         """
         self.rewards[:] = 0
         if seed is not None:
@@ -98,13 +98,13 @@ class TurnBasedGames:
             self._begin(i, int(self._generators[i].integers(2**31)) if seed is None else seed + i)
 
     def reset_where(self, mask: NDArray[np.bool_]) -> None:
-        """Starts the environments of a bool mask [N]."""
+        """Start the environments of a bool mask [N]."""
         self.rewards[:] = 0
         for i in np.flatnonzero(mask).tolist():
             self._begin(i, int(self._generators[i].integers(2**31)))
 
     def step(self, action: NDArray[np.int64], where: NDArray[np.bool_] | None = None) -> None:
-        """Advances games by one decision; `trainer.envs.games` has the details.
+        """Advance games by one decision, as `trainer.envs.games` describes.
 
         Raises:
             EnvError: an action is illegal, or an environment failed.
@@ -112,14 +112,14 @@ class TurnBasedGames:
         rows = to_advance(self._every, self.over, where)
         actions = chosen(self._id, action, self.action_mask, rows)
         self.rewards[:] = 0
-        for i, own in zip(rows.tolist(), actions.tolist(), strict=True):
-            self._play(i, own)
+        for i, taken in zip(rows.tolist(), actions.tolist(), strict=True):
+            self._play(i, taken)
 
     def observe(self, rows: Rows | None = None, seats: NDArray[np.int64] | None = None) -> dict[str, NDArray[Any]]:
-        """What seats see; `trainer.envs.games` has the details.
+        """Observations of seats, as `trainer.envs.games` describes.
 
         Raises:
-            EnvError: an environment showed something else than its space.
+            EnvError: an observation does not fit its space.
         """
         rows, seats, deciding, seen = look(self, self._every, self._seen, rows, seats)
         shown = [
@@ -150,7 +150,7 @@ class TurnBasedGames:
             raise self._failure(index, error) from error
 
     def close(self) -> None:
-        """Close all; one that cannot be closed is a warning, for nothing is lost by it."""
+        """Close all; a failure is only a warning, as nothing is lost by it."""
         close_all(self.envs, self._id)
 
     def state(self) -> dict[str, Any]:
@@ -163,11 +163,11 @@ class TurnBasedGames:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Play up to where another one stood.
+        """Restore the `state` of another one, by playing its running games again.
 
         Raises:
             EnvError: an environment failed.
-            ValueError: it led somewhere else: the environment is not fully seeded.
+            ValueError: the legal actions are others than before: the environment is not fully seeded.
         """
         for i, (seed, actions) in enumerate(zip(state["seeds"], state["actions"], strict=True)):
             self._begin(i, seed)
@@ -206,13 +206,13 @@ class TurnBasedGames:
             raise self._failure(i, of_rewards(env.rewards, error)) from error
 
     def _arrive(self, i: int) -> None:
-        """Take leave of agents that are gone, and write down who is to move and may do what."""
+        """Remove agents that have ended, and update the arrays of game i."""
         env = self.envs[i]
         ended = self._ended(i)
         while len(ended) < len(env.agents) and env.agent_selection in ended:
             name = env.agent_selection
             self._last[i][self._seats[name]] = env.observe(name)
-            env.step(None)  # what PettingZoo asks for: it takes the agent out
+            env.step(None)  # PettingZoo's way to remove an agent
             ended = self._ended(i)
         if len(ended) < len(env.agents):
             name = env.agent_selection
@@ -222,14 +222,14 @@ class TurnBasedGames:
             if (mask := told.get(self._mask_key)) is not None:
                 masks.take(mask, self.action_mask[i], self._mask_key)
             if not self.action_mask[i].any():
-                self.action_mask[i] = True  # whatever it does has no effect
+                self.action_mask[i] = True  # its action has no effect
             return
         self.over[i], self.action_mask[i] = True, True
         best = np.flatnonzero(self._returns[i] == self._returns[i].max())
         self.winner[i] = best[0] if len(best) == 1 else -1
 
     def _ended(self, i: int) -> set[str]:
-        """Agents that have ended and were not yet taken out."""
+        """Agents that have ended and are not removed yet."""
         env = self.envs[i]
         ended = {name for name in env.agents if env.terminations[name] or env.truncations[name]}
         for name in ended:
@@ -257,7 +257,7 @@ def make_game(env: Any, num_games: int, render_mode: str | None = None) -> TurnB
     """Backend `pettingzoo`, a turn-based environment; `env` has the attributes of EnvConfig.
 
     Raises:
-        EnvError: it cannot be made or not be played; one sentence says why and what to do.
+        EnvError: it could not be made, or is no such game; the sentence says why and what to do.
     """
     module = module_of(env)
     options = {**env.kwargs} if render_mode is None else {**env.kwargs, "render_mode": render_mode}

@@ -4,14 +4,13 @@
     observation = world.reset(seed)               # [num_worlds, num_agents, *world.observation_shape]
     observation, reward = world.step(actions)     # actions int64 [num_worlds, num_agents]; reward float32, likewise
 
-All worlds of a vector are in the same turn; episodes end by turns only, so whoever steps resets when `world.turn` is
-`world.max_turns`. World i of a vector that was reset with `seed` is the single world that was reset with
-`seed + i`.
+All worlds of a vector are in the same turn. An episode ends after a number of turns: the caller resets when
+`world.turn` is `world.max_turns`. World i of a vector that was reset with `seed` is the single world that was reset
+with `seed + i`.
 
-A turn: entities first, in row-major order; then all agents observe; then their actions take effect one after another,
-in the order of `world.agents`, each in what the ones before it have left. `step` is made of that, and to let every
-agent observe just before it acts, as some programs do, one calls the same parts in another order (after `reset`,
-which begins the first turn):
+A turn: entities first, in row-major order; then all agents observe; then they act one after another, in the order of
+`world.agents`, and each action takes effect before the next. `step` does all of this. To let every agent observe just
+before it acts, call the same methods in another order (after `reset`, which begins the first turn):
 
     for number in range(len(world.agents)):
         observation = world.observe(number)       # [num_worlds, *world.observation_shape]

@@ -1,20 +1,21 @@
-"""Cleanup: apples grow while the river is clean, and to clean it one has to leave the apples to the others.
+"""Cleanup: apples grow while the river is clean, but who cleans it leaves the apples to the others.
 
-The outer walls included, the top third is river, the bottom third orchard; between them lies sand, with an arm of the
-river, two cells wide, at a third of the width. Three layers: objects, agents, beams.
+The top third, with its outer walls, is river, the bottom third orchard; between them lies sand, with an arm of the
+river, two cells wide, at a third of the width. There are three layers: objects, agents and beams.
 
-A turn (`Cleanup.step` is made of the methods in brackets):
+A turn (`Cleanup.step` calls the methods in brackets):
 
-1. [entities_turn] in row-major order, so that the river comes first: river cells turn polluted; then, if at most
-   `pollution_limit` of the river is, orchard cells grow an apple (also below an agent, who has to come again for it);
-2. [observe] all agents observe;
-3. [act, for each agent in list order] up, down, left, right, clean, zap. A move turns the agent, also where it is
-   blocked; walls and agents block. Entering a cell with an apple takes and pays it. A beam goes to the front for
-   `beam_reach` cells, and on both sides for as many, from beside the agent on, hence one less far; each of the three
-   stops at a wall. A clean beam makes polluted cells river at once. Where beams meet the newest lies on top.
+1. [entities_turn] River cells become polluted; then, if at most `pollution_limit` of the river is polluted, orchard
+   cells grow an apple (also below an agent, which must enter the cell again to take it).
+2. [observe] All agents observe.
+3. [act, for each agent in list order] up, down, left, right, clean, zap. A move turns the agent, even if a wall or an
+   agent blocks it. Entering a cell with an apple takes it, for a reward. A beam has three rays of `beam_reach` cells:
+   one from the cell before the agent, and one from the cell on each side of it, all in the direction that it faces;
+   each stops at a wall. A clean beam turns polluted cells into river at once. Of several beams in a cell the newest
+   counts.
 
-A beam lies for one turn, from its agent's action to that agent's next one: everyone sees it once and acts in it once.
-Whoever stands in a zap beam after its own action pays `zap_cost`. A step returns what is observed in the next turn.
+A beam lasts from its agent's action to that agent's next one, so every agent sees it once and acts in it once. An agent
+that stands in a zap beam after its action pays `zap_cost`. A step returns the observations of the next turn.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Cleanup:
         objects: kinds wall .. apple, uint8 [num_worlds, height, width], a view that may be written to.
         facing: where agents look, as a move's number, int64 [num_worlds, num_agents].
         reward: of the turn so far, float32 [num_worlds, num_agents].
-        turn: number of the current turn; turns before it are over, so that an episode ends when it is `max_turns`.
+        turn: number of the current turn, from 0; the episode ends when it is `max_turns`.
     """
 
     def __init__(
@@ -67,19 +68,19 @@ class Cleanup:
         apple_reward: float = 1.0,
         zap_cost: float = 1.0,
     ) -> None:
-        """Makes them, as they are after `reset(0)`.
+        """Create them in the state after `reset(0)`.
 
         Args:
-            num_worlds: how many.
+            num_worlds: number of worlds.
             num_agents: in each world.
             height: rows, the outer walls included.
             width: columns, the outer walls included.
             radius: how far an agent sees.
-            max_turns: after which the caller resets.
-            pollution_probability: of a river cell, a turn.
-            apple_probability: of an orchard cell, a turn.
+            max_turns: turns of an episode; the caller then resets.
+            pollution_probability: of each river cell in each turn.
+            apple_probability: of each orchard cell in each turn.
             pollution_limit: largest polluted share of the river at which apples grow.
-            initial_apples: at the start, on random different orchard cells.
+            initial_apples: number of apples at the start, on random different orchard cells.
             beam_reach: cells that a beam reaches ahead.
             apple_reward: for taking an apple.
             zap_cost: of standing in a zap beam.
@@ -141,7 +142,7 @@ class Cleanup:
 
     @property
     def cells(self) -> NDArray[np.int64]:
-        """Where the agents stand: (row, column) int64 [num_worlds, num_agents, 2]."""
+        """The agents' cells, (row, column), int64 [num_worlds, num_agents, 2]."""
         return self._geometry.cells(self._positions)
 
     @property
@@ -152,14 +153,14 @@ class Cleanup:
 
     @property
     def polluted_share(self) -> NDArray[np.float64]:
-        """How much of the river is polluted, float64 [num_worlds]."""
+        """The polluted share of the river, float64 [num_worlds]."""
         return (self._objects[self._river] == POLLUTED).mean(1)
 
     def reset(self, seed: int) -> NDArray[np.float32]:
-        """Starts an episode in every world: a clean river, some apples, agents on random different cells of the sand.
+        """Start an episode in every world: a clean river, some apples, agents on random different cells of the sand.
 
         Returns:
-            the observation of the first turn, after its entities' turn, float32 [num_worlds, num_agents, *shape].
+            The observations of the first turn, after `entities_turn`, float32 [num_worlds, num_agents, *shape].
         """
         count = len(self.agents)
         self._keys = grid.stream_keys(seed, self.num_worlds)
@@ -176,7 +177,7 @@ class Cleanup:
         return self.observe()
 
     def step(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The actions of a turn, then what is observed in the next.
+        """Take the actions of a turn, and observe the next one.
 
         Args:
             actions: int64 [num_worlds, num_agents].
@@ -190,19 +191,19 @@ class Cleanup:
         return grid.step(self, "cleanup", actions)
 
     def entities_turn(self) -> None:
-        """Begins the next turn: the river gets dirty, then apples grow."""
+        """Begin the next turn: the river is polluted, then apples grow."""
         self.turn += 1
         self.reward = np.zeros((self.num_worlds, len(self.agents)), np.float32)
         river, orchard = self._river.shape[1], self._orchard.shape[1]
         world, cell = grid.successes(self._keys, self.turn, 0, river, self._pollution_probability)
         self._objects[self._river[world, cell]] = POLLUTED
         grows = self.polluted_share <= self._pollution_limit
-        # Numbers behind those that the river may use.
+        # From 2**31 on, as the river may use the random numbers before.
         world, cell = grid.successes(self._keys, self.turn, 2**31, orchard, self._apple_probability)
         self._objects[self._orchard[world, cell][grows[world]]] = APPLE
 
     def observe(self, agent: int | None = None) -> NDArray[np.float32]:
-        """What all agents see now, float32 [num_worlds, num_agents, *shape], or one, float32 [num_worlds, *shape]."""
+        """Observations, float32 [num_worlds, num_agents, *shape], or of one agent, float32 [num_worlds, *shape]."""
         positions = self._positions if agent is None else self._positions[:, agent]
         seen = np.empty((*positions.shape, *self.observation_shape), np.float32)
         code = 4 * POSITION_SCALES
@@ -217,7 +218,7 @@ class Cleanup:
         return seen
 
     def act(self, agent: int, actions: NDArray[np.int64]) -> None:
-        """One agent's action in each world, int64 [num_worlds]; what it pays is added to `reward[:, agent]`."""
+        """One agent's action in each world, int64 [num_worlds]; its reward is added to `reward[:, agent]`."""
         self._end_beams(agent)
         moves = actions < len(grid.MOVES)
         self.facing[moves, agent] = actions[moves]
@@ -234,7 +235,7 @@ class Cleanup:
         self.reward[:, agent] += self._apple_reward * eats - self._zap_cost * _is_zap(self._beams[position])
 
     def place(self, cells: NDArray[np.int64]) -> None:
-        """Puts the agents on other cells, (row, column) int64 [num_worlds or 1, num_agents, 2]; for scenes, tests."""
+        """Put the agents on other cells, (row, column) int64 [num_worlds or 1, num_agents, 2]; for scenes, tests."""
         self._positions = grid.put(self._bodies, self._geometry, self._positions, cells, 1)
 
     def render(self, index: int = 0) -> NDArray[np.uint8]:
@@ -245,7 +246,7 @@ class Cleanup:
     def _end_beams(self, agent: int) -> None:
         fired = self._fired[agent]
         beams = self._beams[fired]
-        self._beams[fired[(beams == 1 + 2 * agent) | (beams == 2 + 2 * agent)]] = 0  # not what lies on top by now
+        self._beams[fired[(beams == 1 + 2 * agent) | (beams == 2 + 2 * agent)]] = 0  # not those of newer beams
 
     def _fire(self, agent: int, worlds: NDArray[np.int64], zaps: NDArray[np.bool_]) -> None:
         rays = self._positions[worlds, agent, None, None] + self._rays[self.facing[worlds, agent]]
@@ -257,7 +258,7 @@ class Cleanup:
 
 
 def plan(height: int, width: int) -> NDArray[np.uint8]:
-    """What the ground is, kinds uint8 [height, width]: walls, river, sand and orchard."""
+    """The kinds of the ground, uint8 [height, width]: walls, river, sand and orchard."""
     third, arm = height // 3, width // 3
     ground = np.full((height, width), SAND, np.uint8)
     ground[:third] = RIVER
@@ -272,7 +273,7 @@ def _is_zap(beams: NDArray[np.uint32]) -> NDArray[np.bool_]:
 
 
 def _rays(geometry: grid.Geometry, reach: int) -> NDArray[np.int64]:
-    """What leads from an agent to the cells of its beam, int64 [4 directions, 3 rays, reach]."""
+    """Differences of positions from an agent to the cells of its beam, int64 [4 directions, 3 rays, reach]."""
     steps = geometry.steps
     ahead = np.arange(reach)
     return np.array(
@@ -288,7 +289,7 @@ def _position_code(geometry: grid.Geometry) -> NDArray[np.float32]:
     axes = []
     for axis, length in enumerate((geometry.height, geometry.width)):
         place = np.arange(length) / (length - 1)
-        # Half a wave over the whole axis, so that it tells every cell; then one and two waves.
+        # Half a wave over the whole axis, which distinguishes all cells; then one and two waves.
         angles = np.pi * 2.0 ** np.arange(POSITION_SCALES) * place[:, None]
         code = np.concatenate([np.sin(angles), np.cos(angles)], 1)
         axes.append(np.expand_dims(code, 1 - axis))

@@ -1,12 +1,12 @@
-"""What the worlds share: padded grids of kinds, windows, moves, random numbers of many worlds at a time, pictures.
+"""Functions that the worlds share: padded grids of kinds, windows, moves, random numbers, pictures.
 
-A layer is a flat array that holds the cells of all worlds one after the other, each world with `pad` cells around it;
-a position is an index into it, so that nothing here is done world by world. `Geometry` knows the way from (row, column)
-to positions and back.
+A layer is a flat array with the cells of all worlds, one world after another, each with `pad` cells around it. A
+position is an index into it, so all worlds are handled in one NumPy call. `Geometry` converts (row, column) to
+positions and back.
 
-Random numbers come from one stream for each world, evaluated at any index instead of drawn in turn (`uniforms`): world
-i of a vector that is seeded with `seed` is, number for number, the single world seeded with `seed + i`. A NumPy
-generator for each world would cost a Python call for each world and turn.
+Each world has a stream of random numbers, which are computed at any index, not drawn one after another (`uniforms`):
+world i of a vector seeded with `seed` has the same numbers as a single world seeded with `seed + i`. A NumPy generator
+for each world would need a Python call for each world and turn.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _GOLDEN, _MIX_1, _MIX_2 = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D
 
 @dataclass(frozen=True)
 class Geometry:
-    """Where the cells of `num_worlds` worlds of `height` x `width` lie in a flat layer.
+    """The places of cells in a flat layer.
 
     Args:
-        num_worlds: how many worlds lie one after the other.
+        num_worlds: number of worlds in the layer.
         height: rows of a world, its outer walls included.
         width: columns of a world, its outer walls included.
         pad: cells around each world, so that a window or a beam at its border stays within the array.
@@ -48,17 +48,17 @@ class Geometry:
 
     @property
     def stride(self) -> int:
-        """Distance of two cells one above the other."""
+        """Difference of positions between a cell and the one below it."""
         return self.width + 2 * self.pad
 
     @property
     def size(self) -> int:
-        """Cells of a world with its padding."""
+        """Number of cells of a world with its padding."""
         return (self.height + 2 * self.pad) * self.stride
 
     @property
     def steps(self) -> Positions:
-        """What `MOVES` add to a position, int64 [4]."""
+        """Difference of positions for each of `MOVES`, int64 [4]."""
         return np.array([-self.stride, self.stride, -1, 1])
 
     def layer(self, fill: int, dtype: str) -> NDArray[Any]:
@@ -66,7 +66,7 @@ class Geometry:
         return np.full(self.num_worlds * self.size, fill, dtype)
 
     def inner(self, layer: NDArray[Any]) -> NDArray[Any]:
-        """The same layer without padding, a view [num_worlds, height, width]."""
+        """A layer without padding, a view [num_worlds, height, width]."""
         pad = self.pad
         whole = layer.reshape(self.num_worlds, self.height + 2 * pad, self.stride)
         return whole[:, pad : pad + self.height, pad : pad + self.width]
@@ -87,7 +87,7 @@ class Geometry:
         return self.positions(np.argwhere(mask)[None])
 
     def window(self, radius: int) -> Positions:
-        """What leads from a position to its window's (2r+1)^2 cells in row-major order, int64 [(2r+1)^2]."""
+        """Differences of positions from a cell to those of its window, in row-major order, int64 [(2r+1)^2]."""
         side = np.arange(-radius, radius + 1)
         return (side[:, None] * self.stride + side).ravel()
 
@@ -112,10 +112,10 @@ def require(holds: bool, sentence: str) -> None:
 def check(
     name: str, num_worlds: int, num_agents: int, height: int, width: int, radius: int, max_turns: int, **shares: float
 ) -> None:
-    """Refuse what no world can be made of.
+    """Refuse impossible settings.
 
     Args:
-        name: the world's.
+        name: of the world.
         num_worlds: at least 1.
         num_agents: at least 1.
         height: at least 3: two walls and a row between them.
@@ -135,15 +135,15 @@ def check(
 
 
 def names(num_agents: int) -> tuple[str, ...]:
-    """Of the agents, in the order in which they act."""
+    """Names of the agents, in the order in which they act."""
     return tuple(f"agent_{i}" for i in range(num_agents))
 
 
 def places(name: str, geometry: Geometry, num_agents: int) -> Positions:
-    """Where agents may stand in a world of nothing but outer walls, int64 [num_worlds, cells within the walls].
+    """Positions of the cells within the outer walls, int64 [num_worlds, cells].
 
     Raises:
-        EnvError: they do not fit.
+        EnvError: there are more agents than cells.
     """
     free = geometry.where(walled(geometry.height, geometry.width))
     require(
@@ -159,7 +159,7 @@ def check_actions(name: str, actions: NDArray[np.int64], num_actions: int) -> No
     Raises:
         EnvError: in one sentence.
     """
-    # A negative index would be taken from the table's end without a word.
+    # NumPy would take a negative index from the table's end, without an error.
     if actions.min() < 0 or actions.max() >= num_actions:
         wrong = actions[(actions < 0) | (actions >= num_actions)][0]
         raise EnvError(f"{name}: action {wrong} does not exist; actions are 0 to {num_actions - 1}.")
@@ -170,19 +170,19 @@ def check_actions(name: str, actions: NDArray[np.int64], num_actions: int) -> No
 
 def stream_keys(seed: int, num_worlds: int) -> Keys:
     """The keys of the streams `seed`, `seed + 1`, ..., uint64 [num_worlds]."""
-    # Mixed, as the streams of near keys would be near each other.
+    # Mixed, as streams of similar keys would be similar.
     return _mixed(np.arange(num_worlds, dtype=np.uint64) + np.uint64(seed % 2**64))
 
 
 def numbers(turn: int, first: int, count: int) -> Keys:
-    """Indices uint64 [count] of the random numbers `first`, `first + 1`, ... of a turn; turn -1 is the reset."""
+    """Indices, uint64 [count], of the random numbers `first`, `first + 1`, ... of a turn; turn -1 is the reset."""
     return np.arange(count, dtype=np.uint64) + np.uint64(((turn + 1) << 32) + first)
 
 
 def uniforms(keys: Keys, index: Keys) -> NDArray[np.float64]:
-    """The numbers from [0, 1) at an index of each stream; keys and indices broadcast.
+    """Random numbers in [0, 1) at an index of each stream; keys and indices broadcast.
 
-    This is SplitMix64 (Steele, Lea, Flood 2014), whose n-th number needs none of those before it.
+    This is SplitMix64 (Steele, Lea, Flood 2014), which computes its n-th number without those before it.
     """
     return (_mixed(keys + index * _GOLDEN) >> np.uint64(11)) * 2.0**-53
 
@@ -195,21 +195,21 @@ def _mixed(z: Keys) -> Keys:
 
 
 def successes(keys: Keys, turn: int, first: int, trials: int, probability: float) -> tuple[Positions, Positions]:
-    """Which of `trials` independent trials of each world succeed.
+    """Draw which of independent trials succeed.
 
     Args:
         keys: of the streams, uint64 [num_worlds].
         turn: whose random numbers are used.
-        first: the first of them; at most `trials + 1` beyond it, and a block's rounding, are used.
-        trials: how many each world has.
-        probability: of each trial.
+        first: the first of these numbers; at most `trials + 1` more, rounded up to a block, are used.
+        trials: number of trials of each world.
+        probability: of the success of each trial.
 
     Returns:
-        (world int64 [M], trial int64 [M]) of the M successes, world by world and in rising order.
+        (world int64 [M], trial int64 [M]) of the M successes, ordered by world and trial.
     """
     if probability <= 0:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    # From success to success: failures between two are geometric, and only a few of many trials succeed.
+    # Drawn from success to success, as few trials succeed: the number of failures between two is geometric.
     expected = trials * probability
     block = min(trials + 1, int(expected + 5 * math.sqrt(expected)) + 2)
     reached = np.full((len(keys), 1), -1)
@@ -228,13 +228,13 @@ def successes(keys: Keys, turn: int, first: int, trials: int, probability: float
 
 
 def draw_distinct(keys: Keys, first: int, candidates: Positions, count: int) -> Positions:
-    """Draws `count` different ones of each world's candidates, every choice and order being equally likely.
+    """Draw different candidates in each world; every choice and order is equally likely.
 
     Args:
         keys: of the streams, uint64 [num_worlds].
-        first: the first of `count` random numbers of the reset.
+        first: the first of `count` random numbers of the reset that are used.
         candidates: int64 [num_worlds, C].
-        count: at most C.
+        count: number of candidates to draw, at most C.
 
     Returns:
         int64 [num_worlds, count].
@@ -252,11 +252,11 @@ def draw_distinct(keys: Keys, first: int, candidates: Positions, count: int) -> 
 
 
 def step(world: Any, name: str, actions: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.float32]]:
-    """The actions of a turn, one agent after another, then what is observed in the next.
+    """Take the actions of a turn, one agent after another, and observe the next turn.
 
     Args:
-        world: any of this package.
-        name: its name, for the error.
+        world: any world of this package.
+        name: of the world, for the error.
         actions: int64 [num_worlds, num_agents].
 
     Returns:
@@ -274,17 +274,17 @@ def step(world: Any, name: str, actions: NDArray[np.int64]) -> tuple[NDArray[Any
 
 
 def scatter(layer: NDArray[np.uint8], free: Positions, keys: Keys, count: int, mark: Any) -> Positions:
-    """Clears the free cells and puts `count` agents on random different ones of them.
+    """Clear the free cells and put agents on random different ones of them.
 
     Args:
         layer: of kinds; 0 is an empty cell.
-        free: int64 [num_worlds, C].
+        free: positions of the free cells, int64 [num_worlds, C].
         keys: of the streams, whose first `count` random numbers of the reset are used.
-        count: of agents in each world.
+        count: number of agents in each world.
         mark: their kind, a number or uint8 [num_worlds, count].
 
     Returns:
-        where they stand, int64 [num_worlds, count].
+        Positions of the agents, int64 [num_worlds, count].
     """
     layer[free] = 0
     positions = draw_distinct(keys, 0, free, count)
@@ -295,10 +295,17 @@ def scatter(layer: NDArray[np.uint8], free: Positions, keys: Keys, count: int, m
 def put(
     layer: NDArray[np.uint8], geometry: Geometry, positions: Positions, cells: NDArray[np.int64], mark: Any
 ) -> Positions:
-    """Takes agents away from `positions` and puts them on other cells; leaves empty cells (0) behind.
+    """Move agents from their positions to other cells; the old cells become empty (0).
+
+    Args:
+        layer: of kinds.
+        geometry: of the layer.
+        positions: of the agents, int64 [num_worlds, num_agents].
+        cells: (row, column) of the new cells, int64 [num_worlds or 1, num_agents, 2].
+        mark: the agents' kind, a number or uint8 [num_worlds, num_agents].
 
     Returns:
-        where they stand, int64 [num_worlds, num_agents], given (row, column) int64 [num_worlds or 1, num_agents, 2].
+        The new positions, int64 [num_worlds, num_agents].
     """
     layer[positions] = 0
     positions = geometry.positions(cells)
@@ -309,12 +316,12 @@ def put(
 def spawn(
     layer: NDArray[np.uint8], free: Positions, keys: Keys, turn: int, probability: float, first: int, kinds: int
 ) -> None:
-    """Lets each empty cell (0) become one of `kinds` kinds from `first` on, evenly, with `probability`."""
+    """Let each empty cell (0) become, with `probability`, one of the kinds `first` .. `first + kinds - 1`."""
     world, cell = successes(keys, turn, 0, free.shape[1], probability)
     position = free[world, cell]
     empty = layer[position] == 0
     world, cell, position = world[empty], cell[empty], position[empty]
-    # Numbers behind those that `successes` may use.
+    # From 2**31 on, as `successes` may use the numbers before.
     u = uniforms(keys[world], cell.astype(np.uint64) + numbers(turn, 2**31, 1))
     layer[position] = first + (kinds * u).astype(np.uint8)
 
@@ -322,17 +329,17 @@ def spawn(
 def move(
     layer: NDArray[np.uint8], position: Positions, target: Positions, free: NDArray[np.bool_], mark: Any
 ) -> Positions:
-    """Moves one agent of each world; what the agent's layer held in the cell that it enters is gone.
+    """Move one agent of each world; it replaces what is in the layer at its new cell.
 
     Args:
-        layer: the agents' layer; 0 is an empty cell.
-        position: where the agent stands, int64 [num_worlds].
-        target: where it wants to, int64 [num_worlds].
-        free: whether it can, bool [num_worlds]; else it stays.
+        layer: of the agents; 0 is an empty cell.
+        position: of the agent, int64 [num_worlds].
+        target: position that it moves to, int64 [num_worlds].
+        free: whether it may move there, bool [num_worlds]; else it stays.
         mark: the agent's kind, a number or uint8 [num_worlds].
 
     Returns:
-        where it stands now, int64 [num_worlds].
+        The new position, int64 [num_worlds].
     """
     new = np.where(free, target, position)
     layer[position] = 0
@@ -341,12 +348,12 @@ def move(
 
 
 def one_hot(layer: NDArray[np.uint8], windows: Positions, kinds: NDArray[np.uint8], out: NDArray[Any]) -> None:
-    """Writes which kind lies in which cell of windows.
+    """Write the kinds in windows as one-hot arrays.
 
     Args:
         layer: of kinds.
-        windows: positions int64 [..., cells].
-        kinds: uint8 [kinds]; others are shown nowhere.
+        windows: positions, int64 [..., cells].
+        kinds: the kinds to be shown, uint8 [kinds].
         out: [..., kinds, cells].
     """
     np.equal(layer[windows][..., None, :], kinds[:, None], out=out)
@@ -355,7 +362,7 @@ def one_hot(layer: NDArray[np.uint8], windows: Positions, kinds: NDArray[np.uint
 def look(
     layer: NDArray[np.uint8], positions: Positions, agent: int | None, window: Positions, kinds: NDArray[np.uint8]
 ) -> NDArray[np.bool_]:
-    """Which kind lies where around all agents, bool [num_worlds, num_agents, kinds * cells], or around one of them."""
+    """The windows of all agents one-hot, bool [num_worlds, num_agents, kinds * cells], or those of one agent."""
     positions = positions if agent is None else positions[:, agent]
     seen = np.empty((*positions.shape, len(kinds), len(window)), bool)
     one_hot(layer, positions[..., None] + window, kinds, seen)
@@ -366,13 +373,13 @@ def look(
 
 
 def agent_colours(num_agents: int) -> NDArray[np.uint8]:
-    """Colours that differ, uint8 [num_agents, 3], blue first."""
-    hues = (0.6 + np.arange(num_agents) * 0.618034) % 1  # the golden ratio: near numbers get far hues
+    """Different colours, uint8 [num_agents, 3], blue first."""
+    hues = (0.6 + np.arange(num_agents) * 0.618034) % 1  # golden ratio: agents with similar numbers get different hues
     return np.array([[round(255 * x) for x in colorsys.hsv_to_rgb(hue, 0.75, 0.95)] for hue in hues], np.uint8)
 
 
 def portrait(colours: NDArray[np.uint8], cells: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """As `picture`, with a colour of its own for each agent on `cells`, which is written into `colours`."""
+    """As `picture`, with another colour for each agent on `cells`, which is written into `colours`."""
     row, column = cells.T
     colours[row, column] = agent_colours(len(cells))
     return picture(colours, cells)

@@ -1,17 +1,16 @@
-"""Iowa: agents walk about and turn over cards of four decks; two pay more at once and lose in the long run.
+"""Iowa: agents walk about and take cards of four decks; two decks have higher gains, but lose in the long run.
 
-A turn (`Iowa.step` is made of the methods in brackets):
+A turn (`Iowa.step` calls the methods in brackets):
 
-1. [entities_turn] every empty cell becomes a deck A, B, C or D, evenly, with `spawn_probability`;
-2. [observe] all agents observe;
+1. [entities_turn] Every empty cell becomes, with `spawn_probability`, one of the decks A, B, C and D, each as likely.
+2. [observe] All agents observe.
 3. [act, for each agent in list order] up, down, left, right. Walls and agents block; entering any other cell takes the
-   deck that lies there and pays its value. An action sees what the actions before it have changed.
+   deck there, for a reward of its value. Each action takes effect before the next agent's.
 
-A step returns what is observed in the next turn: 3, then 1 and 2 of that turn.
+A step is 3, then 1 and 2 of the next turn, whose observations it returns.
 
-A deck's value is redrawn every turn: its gain, less its loss with its probability, plus a bonus. As nobody sees it and
-a deck is taken once, it is drawn here when the deck is taken, which is the same. With the defaults A and B give -0.15
-in the mean, C and D 0.35.
+A deck's value is its gain, minus its loss with its probability, plus a bonus; it is drawn when the deck is taken. With
+the defaults the mean is -0.15 for A and B, and 0.35 for C and D.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Iowa:
         observation_dtype: `bool`.
         grid: kinds, uint8 [num_worlds, height, width], a view that may be written to (`place` sets agents).
         reward: of the turn so far, float32 [num_worlds, num_agents].
-        turn: number of the current turn; turns before it are over, so that an episode ends when it is `max_turns`.
+        turn: number of the current turn, from 0; the episode ends when it is `max_turns`.
     """
 
     def __init__(
@@ -58,19 +57,19 @@ class Iowa:
         bonus: float = 0.1,
         wall_reward: float = 0.0,
     ) -> None:
-        """Makes them, as they are after `reset(0)`.
+        """Create them in the state after `reset(0)`.
 
         Args:
-            num_worlds: how many.
+            num_worlds: number of worlds.
             num_agents: in each world.
             height: rows, the outer walls included.
             width: columns, the outer walls included.
             radius: how far an agent sees.
-            max_turns: after which the caller resets.
-            spawn_probability: of an empty cell, a turn.
+            max_turns: turns of an episode; the caller then resets.
+            spawn_probability: of each empty cell in each turn.
             decks: (gain, probability of the loss, loss) of A, B, C and D.
-            bonus: added to every card.
-            wall_reward: for bumping into a wall.
+            bonus: added to the value of every deck.
+            wall_reward: for moving against a wall.
 
         Raises:
             EnvError: the settings are impossible.
@@ -89,7 +88,7 @@ class Iowa:
         self.observation_shape = (len(KINDS) * len(self._window),)
         self.observation_dtype = "bool"
         self._spawn_probability = spawn_probability
-        # By kind: nothing lies on an empty cell, nothing is lost at a wall but its price.
+        # By kind: 0 for an empty cell, `wall_reward` without a loss for a wall.
         self._gain = np.zeros(len(KINDS), np.float32)
         self._loss, self._risk = np.zeros(len(KINDS), np.float32), np.zeros(len(KINDS))
         self._gain[WALL] = wall_reward
@@ -105,14 +104,14 @@ class Iowa:
 
     @property
     def cells(self) -> NDArray[np.int64]:
-        """Where the agents stand: (row, column) int64 [num_worlds, num_agents, 2]."""
+        """The agents' cells, (row, column), int64 [num_worlds, num_agents, 2]."""
         return self._geometry.cells(self._positions)
 
     def reset(self, seed: int) -> NDArray[np.bool_]:
-        """Starts an episode in every world: no decks, agents stand on random different cells.
+        """Start an episode in every world: no decks, agents stand on random different cells.
 
         Returns:
-            the observation of the first turn, after its entities' turn, bool [num_worlds, num_agents, *shape].
+            The observations of the first turn, after `entities_turn`, bool [num_worlds, num_agents, *shape].
         """
         self._keys = grid.stream_keys(seed, self.num_worlds)
         self._positions = grid.scatter(self._layer, self._free, self._keys, len(self.agents), AGENT)
@@ -121,7 +120,7 @@ class Iowa:
         return self.observe()
 
     def step(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """The actions of a turn, then what is observed in the next.
+        """Take the actions of a turn, and observe the next one.
 
         Args:
             actions: int64 [num_worlds, num_agents].
@@ -135,18 +134,18 @@ class Iowa:
         return grid.step(self, "iowa", actions)
 
     def entities_turn(self) -> None:
-        """Begins the next turn: decks appear on empty cells."""
+        """Begin the next turn: decks appear on empty cells."""
         self.turn += 1
         self.reward = np.zeros((self.num_worlds, len(self.agents)), np.float32)
-        # `act` has the random numbers behind those that are used here.
+        # `act` uses later random numbers than this.
         grid.spawn(self._layer, self._free, self._keys, self.turn, self._spawn_probability, DECK_A, 4)
 
     def observe(self, agent: int | None = None) -> NDArray[np.bool_]:
-        """What all agents see now, bool [num_worlds, num_agents, *shape], or one, bool [num_worlds, *shape]."""
+        """Observations of all agents, bool [num_worlds, num_agents, *shape], or of one, bool [num_worlds, *shape]."""
         return grid.look(self._layer, self._positions, agent, self._window, self._kinds)
 
     def act(self, agent: int, actions: NDArray[np.int64]) -> None:
-        """One agent's action in each world, int64 [num_worlds]; what it pays is added to `reward[:, agent]`."""
+        """One agent's action in each world, int64 [num_worlds]; its reward is added to `reward[:, agent]`."""
         position = self._positions[:, agent]
         target = position + self._steps[actions]
         found = self._layer[target]
@@ -155,7 +154,7 @@ class Iowa:
         self._positions[:, agent] = grid.move(self._layer, position, target, self._passable[found], AGENT)
 
     def place(self, cells: NDArray[np.int64]) -> None:
-        """Puts the agents on other cells, (row, column) int64 [num_worlds or 1, num_agents, 2]; for scenes, tests."""
+        """Put the agents on other cells, (row, column) int64 [num_worlds or 1, num_agents, 2]; for scenes, tests."""
         self._positions = grid.put(self._layer, self._geometry, self._positions, cells, AGENT)
 
     def render(self, index: int = 0) -> NDArray[np.uint8]:

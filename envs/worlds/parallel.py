@@ -1,4 +1,4 @@
-"""Each world as a PettingZoo parallel environment; the only file of the worlds that imports PettingZoo."""
+"""Each world as a PettingZoo parallel environment. No other file of the worlds imports PettingZoo."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ try:
 except ImportError as error:
     raise EnvError("trainer.envs.worlds.parallel needs PettingZoo: pip install pettingzoo.") from error
 
-# Looked up by its name: TorchRL has a class of the same name that starts processes, and tests/test_layers.py keeps
-# that name out of envs.
+# Looked up by name, which tests/test_layers.py forbids in envs: TorchRL's class of the same name starts processes.
 _Base: Any = vars(pettingzoo)["ParallelEnv"]
 
 
@@ -37,13 +36,13 @@ def parallel_env(name: str, render_mode: str | None = None, **kwargs: Any) -> Wo
 
 
 class WorldEnv(_Base):  # type: ignore[misc]
-    """One world; agents are truncated together after `max_turns`, and none ends before.
+    """One world; all agents are truncated together after `max_turns`, and none ends before.
 
-    `reset(seed)` starts the episode that the world starts with that seed; without a seed the next one is drawn.
+    `reset(seed)` starts the same episode as `reset(seed)` of the world; without a seed, a seed is drawn.
     """
 
     def __init__(self, name: str, render_mode: str | None = None, **kwargs: Any) -> None:
-        """Makes it; the arguments are `parallel_env`'s."""
+        """Create it; `parallel_env` describes the arguments."""
         if name not in WORLDS:
             near = difflib.get_close_matches(name, WORLDS, n=1)
             hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(WORLDS)}."
@@ -57,7 +56,7 @@ class WorldEnv(_Base):  # type: ignore[misc]
         self.agents: list[str] = []
         dtype: Any = np.dtype(self.world.observation_dtype)
         low = 0 if dtype.kind == "b" else -1
-        # A space of its own for each agent, as users seed them one by one.
+        # Each agent has a space of its own, as users seed them separately.
         self.observation_spaces = {
             agent: gym.spaces.Box(low, 1, self.world.observation_shape, dtype) for agent in self.possible_agents
         }
@@ -65,17 +64,17 @@ class WorldEnv(_Base):  # type: ignore[misc]
         self._seeds = np.random.default_rng()
 
     def observation_space(self, agent: str) -> gym.Space[Any]:
-        """Of an agent; always the same object."""
+        """The space of an agent, always the same object."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> gym.Space[Any]:
-        """Of an agent; always the same object."""
+        """The space of an agent, always the same object."""
         return self.action_spaces[agent]
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, NDArray[Any]], dict[str, dict[str, Any]]]:
-        """Starts an episode; `options` are not used."""
+        """Start an episode; `options` are not used."""
         if seed is not None:
             self._seeds = np.random.default_rng(seed)
         observation = self.world.reset(int(self._seeds.integers(2**62)) if seed is None else seed)
@@ -85,7 +84,7 @@ class WorldEnv(_Base):  # type: ignore[misc]
     def step(
         self, actions: dict[str, Any]
     ) -> tuple[dict[str, NDArray[Any]], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
-        """One turn.
+        """Step by one turn.
 
         Raises:
             EnvError: an agent has no action, an action does not exist, or the episode is over.
@@ -112,7 +111,7 @@ class WorldEnv(_Base):  # type: ignore[misc]
         return self.world.render() if self.render_mode == "rgb_array" else None
 
     def close(self) -> None:
-        """Holds nothing that must be given back."""
+        """Do nothing: there is nothing to release."""
 
     def _by_agent(self, observation: NDArray[Any]) -> dict[str, NDArray[Any]]:
         return dict(zip(self.possible_agents, observation[0], strict=True))

@@ -1,14 +1,14 @@
-"""Tag: one agent is "it" and hands this on to the next agent that it stands beside; all others are paid.
+"""Tag: one agent is "it", until it stands beside another agent, which then is "it"; all others get a reward.
 
-A turn (`Tag.step` is made of the methods in brackets):
+A turn (`Tag.step` calls the methods in brackets):
 
-1. [entities_turn] nothing: there is nothing but agents and walls;
-2. [observe] all agents observe;
-3. [act, for each agent in list order] up, down, left, right; walls and agents block. An agent that is "it" and stands
-   beside another after its move (also one that was blocked) makes that one "it"; of several the one above, else below,
-   else left, else right. The new one may hand it on, or back, in the same turn if its action is still to come.
+1. [entities_turn] Nothing happens: there are only agents and walls.
+2. [observe] All agents observe.
+3. [act, for each agent in list order] up, down, left, right; walls and agents block. If an agent that is "it" stands
+   beside another one after its move (even a blocked one), that one becomes "it": of several the one above, else below,
+   else left, else right. If the new one has not acted in this turn, it may pass it on in the same turn.
 
-Every agent that is not "it" when all have acted is paid. A step returns what is observed in the next turn.
+When all have acted, each agent that is not "it" gets the reward. A step returns the observations of the next turn.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Tag:
         agents: names, in the order in which they act.
         num_actions: 4: up, down, left, right.
         observation_shape: (4 kinds * (2 * radius + 1)^2 + 1,), kind by kind, each a window in row-major order; the last
-            entry says whether the agent itself is "it".
+            entry tells whether the agent itself is "it".
         observation_dtype: `bool`.
         grid: kinds, uint8 [num_worlds, height, width], a view (`place` sets agents).
         it: which agent is "it", int64 [num_worlds].
-        reward: of the turn, were it over now, float32 [num_worlds, num_agents].
-        turn: number of the current turn; turns before it are over, so that an episode ends when it is `max_turns`.
+        reward: of the turn if it ended now, float32 [num_worlds, num_agents].
+        turn: number of the current turn, from 0; the episode ends when it is `max_turns`.
     """
 
     def __init__(
@@ -48,16 +48,16 @@ class Tag:
         max_turns: int = 20,
         turn_reward: float = 10.0,
     ) -> None:
-        """Makes them, as they are after `reset(0)`.
+        """Create them in the state after `reset(0)`.
 
         Args:
-            num_worlds: how many.
+            num_worlds: number of worlds.
             num_agents: in each world.
             height: rows, the outer walls included.
             width: columns, the outer walls included.
             radius: how far an agent sees.
-            max_turns: after which the caller resets.
-            turn_reward: for not being "it", each turn.
+            max_turns: turns of an episode; the caller then resets.
+            turn_reward: in each turn, for not being "it".
 
         Raises:
             EnvError: the settings are impossible.
@@ -82,14 +82,14 @@ class Tag:
 
     @property
     def cells(self) -> NDArray[np.int64]:
-        """Where the agents stand: (row, column) int64 [num_worlds, num_agents, 2]."""
+        """The agents' cells, (row, column), int64 [num_worlds, num_agents, 2]."""
         return self._geometry.cells(self._positions)
 
     def reset(self, seed: int) -> NDArray[np.bool_]:
-        """Starts an episode in every world: agents stand on random different cells, a random one is "it".
+        """Start an episode in every world: agents stand on random different cells, a random one is "it".
 
         Returns:
-            the observation of the first turn, bool [num_worlds, num_agents, *shape].
+            The observations of the first turn, bool [num_worlds, num_agents, *shape].
         """
         count = len(self.agents)
         keys = grid.stream_keys(seed, self.num_worlds)
@@ -100,7 +100,7 @@ class Tag:
         return self.observe()
 
     def step(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """The actions of a turn, then what is observed in the next.
+        """Take the actions of a turn, and observe the next one.
 
         Args:
             actions: int64 [num_worlds, num_agents].
@@ -119,11 +119,11 @@ class Tag:
         return self._turn_reward * (self._numbers != self.it[:, None])
 
     def entities_turn(self) -> None:
-        """Begins the next turn; there are no entities that would do anything."""
+        """Begin the next turn; nothing else happens."""
         self.turn += 1
 
     def observe(self, agent: int | None = None) -> NDArray[np.bool_]:
-        """What all agents see now, bool [num_worlds, num_agents, *shape], or one, bool [num_worlds, *shape]."""
+        """Observations of all agents, bool [num_worlds, num_agents, *shape], or of one, bool [num_worlds, *shape]."""
         positions = self._positions if agent is None else self._positions[:, agent]
         seen = np.empty((*positions.shape, *self.observation_shape), bool)
         windows = seen[..., :-1].reshape(*positions.shape, len(KINDS), -1)  # a view: only the last axis is split
@@ -141,7 +141,7 @@ class Tag:
         self._hand_on(agent, np.flatnonzero(is_it))
 
     def place(self, cells: NDArray[np.int64], it: int) -> None:
-        """Puts all agents on other cells, (row, column) int64 [num_worlds or 1, num_agents, 2], and makes one "it"."""
+        """Put all agents on other cells, (row, column) int64 [num_worlds or 1, num_agents, 2], and make one "it"."""
         self.it[:] = it
         self._positions = grid.put(self._layer, self._geometry, self._positions, cells, self._marks())
 
@@ -154,7 +154,7 @@ class Tag:
         return np.where(self._numbers == self.it[:, None], IT, AGENT)
 
     def _hand_on(self, agent: int, worlds: NDArray[np.int64]) -> None:
-        """Looks around the agent in those worlds where it is "it"."""
+        """Make a neighbour "it" in those worlds where the agent is "it" and has one."""
         beside = self._positions[worlds, agent, None] + self._steps
         others = self._layer[beside] == AGENT
         caught = others.any(1)

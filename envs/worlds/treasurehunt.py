@@ -1,13 +1,13 @@
-"""Treasurehunt: agents walk about and gather what appears; gems and food pay, bones and walls cost.
+"""Treasurehunt: agents walk about and gather what appears; gems and food are worth something, bones and walls cost.
 
-A turn (`TreasureHunt.step` is made of the methods in brackets):
+A turn (`TreasureHunt.step` calls the methods in brackets):
 
-1. [entities_turn] every empty cell becomes a gem, food or a bone, evenly, with `spawn_probability`;
-2. [observe] all agents observe;
-3. [act, for each agent in list order] up, down, left, right. Walls (which cost) and agents block; entering any other
-   cell takes what lies there and pays its value. An action sees what the actions before it have changed.
+1. [entities_turn] Every empty cell becomes, with `spawn_probability`, a gem, food or a bone, each as likely.
+2. [observe] All agents observe.
+3. [act, for each agent in list order] up, down, left, right. Walls (at a cost) and agents block; entering any other
+   cell takes what lies there, for a reward of its value. Each action takes effect before the next agent's.
 
-A step returns what is observed in the next turn: 3, then 1 and 2 of that turn.
+A step is 3, then 1 and 2 of the next turn, whose observations it returns.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TreasureHunt:
         observation_dtype: `bool`.
         grid: kinds, uint8 [num_worlds, height, width], a view that may be written to (`place` sets agents).
         reward: of the turn so far, float32 [num_worlds, num_agents].
-        turn: number of the current turn; turns before it are over, so that an episode ends when it is `max_turns`.
+        turn: number of the current turn, from 0; the episode ends when it is `max_turns`.
     """
 
     def __init__(
@@ -49,20 +49,20 @@ class TreasureHunt:
         bone_reward: float = -10.0,
         wall_reward: float = -1.0,
     ) -> None:
-        """Makes them, as they are after `reset(0)`.
+        """Create them in the state after `reset(0)`.
 
         Args:
-            num_worlds: how many.
+            num_worlds: number of worlds.
             num_agents: in each world.
             height: rows, the outer walls included.
             width: columns, the outer walls included.
             radius: how far an agent sees.
-            max_turns: after which the caller resets.
-            spawn_probability: of an empty cell, a turn.
+            max_turns: turns of an episode; the caller then resets.
+            spawn_probability: of each empty cell in each turn.
             gem_reward: for taking a gem.
             food_reward: for taking food.
             bone_reward: for taking a bone.
-            wall_reward: for bumping into a wall.
+            wall_reward: for moving against a wall.
 
         Raises:
             EnvError: the settings are impossible.
@@ -92,7 +92,7 @@ class TreasureHunt:
         return self._geometry.cells(self._positions)
 
     def reset(self, seed: int) -> NDArray[np.bool_]:
-        """Starts an episode in every world: nothing lies about, agents stand on random different cells.
+        """Start an episode in every world: nothing lies about, agents stand on random different cells.
 
         Returns:
             the observation of the first turn, after its entities' turn, bool [num_worlds, num_agents, *shape].
@@ -104,7 +104,7 @@ class TreasureHunt:
         return self.observe()
 
     def step(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-        """The actions of a turn, then what is observed in the next.
+        """Take the actions of a turn, and observe the next one.
 
         Args:
             actions: int64 [num_worlds, num_agents].
@@ -118,17 +118,17 @@ class TreasureHunt:
         return grid.step(self, "treasurehunt", actions)
 
     def entities_turn(self) -> None:
-        """Begins the next turn: things appear on empty cells."""
+        """Begin the next turn: things appear on empty cells."""
         self.turn += 1
         self.reward = np.zeros((self.num_worlds, len(self.agents)), np.float32)
         grid.spawn(self._layer, self._free, self._keys, self.turn, self._spawn_probability, GEM, 3)
 
     def observe(self, agent: int | None = None) -> NDArray[np.bool_]:
-        """What all agents see now, bool [num_worlds, num_agents, *shape], or one, bool [num_worlds, *shape]."""
+        """Observations of all agents, bool [num_worlds, num_agents, *shape], or of one, bool [num_worlds, *shape]."""
         return grid.look(self._layer, self._positions, agent, self._window, self._kinds)
 
     def act(self, agent: int, actions: NDArray[np.int64]) -> None:
-        """One agent's action in each world, int64 [num_worlds]; what it pays is added to `reward[:, agent]`."""
+        """One agent's action in each world, int64 [num_worlds]; its reward is added to `reward[:, agent]`."""
         position = self._positions[:, agent]
         target = position + self._steps[actions]
         found = self._layer[target]
@@ -136,7 +136,7 @@ class TreasureHunt:
         self._positions[:, agent] = grid.move(self._layer, position, target, self._passable[found], AGENT)
 
     def place(self, cells: NDArray[np.int64]) -> None:
-        """Puts the agents on other cells, (row, column) int64 [num_worlds or 1, num_agents, 2]; for scenes, tests."""
+        """Put the agents on other cells, (row, column) int64 [num_worlds or 1, num_agents, 2]; for scenes, tests."""
         self._positions = grid.put(self._layer, self._geometry, self._positions, cells, AGENT)
 
     def render(self, index: int = 0) -> NDArray[np.uint8]:

@@ -425,7 +425,7 @@ def test_a_game_that_is_over_before_the_agent_decides_is_no_episode(make: Callab
     [
         ("openspiel", "leduk_poker", {}, "OpenSpiel has no such game; did you mean leduc_poker?"),
         ("openspiel", "breakthrough", {"rowz": 6}, "cannot make it with .*Unknown parameter 'rowz'"),
-        ("openspiel", "kuhn_poker", {"num_games": 3}, "env.kwargs={'num_games': 3} cannot be: .*multiple values"),
+        ("openspiel", "kuhn_poker", {"num_games": 3}, "env.kwargs={'num_games': 3} do not fit: .*multiple values"),
         ("openspiel", "goofspiel", {}, r"move at the same time; by turns it is env.id=turn_based_simultaneous_game"),
         ("openspiel", "mfg_crowd_modelling", {}, "mean-field games have no opponents"),
         ("openspiel", "blackjack", {}, "it is for one player"),
