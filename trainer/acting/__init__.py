@@ -1,1 +1,1 @@
-"""Observation -> action."""
+"""Acting: from observations to actions."""

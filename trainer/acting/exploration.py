@@ -1,4 +1,4 @@
-"""Exploration: epsilon-greedy actions, how epsilon falls or differs between sub-environments, noise of noisy layers."""
+"""Exploration: epsilon-greedy actions, schedules of epsilon, and the noise of noisy layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.config.sections import CollectorConfig
 from trainer.envs import Action
 
 Seed = int | list[int] | np.random.Generator
-Epsilon = Callable[[int], tuple[float | np.ndarray, float]]  # frames -> rates of a worker's environments, their mean
+Epsilon = Callable[[int], tuple[float | np.ndarray, float]]  # frames -> epsilons of a worker's environments, their mean
 
 
 class EpsilonGreedy:
@@ -21,11 +21,11 @@ class EpsilonGreedy:
 
     Args:
         num_envs: N.
-        action: what is done.
-        seed: of its draws.
+        action: the kind of actions.
+        seed: of the draws.
     """
 
-    BLOCK = 256  # vector steps whose draws are made at once: a generator's call costs more than its numbers
+    BLOCK = 256  # vector steps whose numbers are drawn in one call, as a call costs more than its numbers
 
     def __init__(self, num_envs: int, action: Action, seed: int | list[int]) -> None:
         self._rng = np.random.default_rng(seed)
@@ -33,7 +33,7 @@ class EpsilonGreedy:
         self._draws, self._next = np.zeros((0, num_envs)), 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The generator, and the draws that are left."""
+        """The generator's state, and the numbers that are drawn and not used yet."""
         return {"rng": self._rng.bit_generator.state, "draws": torch.from_numpy(self._draws), "next": self._next}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -42,7 +42,7 @@ class EpsilonGreedy:
         self._draws, self._next = state["draws"].numpy(), state["next"]
 
     def __call__(self, action: np.ndarray, epsilon: np.ndarray | float, mask: np.ndarray | None) -> np.ndarray:
-        """`action` [N, *shape], some of it replaced; epsilon: a number or float [N]; mask: bool [N, A] or None."""
+        """Replace some of the actions [N, *shape]; `epsilon` is a number or float [N], `mask` bool [N, A] or None."""
         if self._next == len(self._draws):
             self._draws, self._next = self._rng.random((self.BLOCK, self._num_envs)), 0
         explores = self._draws[self._next] < epsilon
@@ -71,12 +71,12 @@ def apex_ladder(config: CollectorConfig, num_streams: int) -> np.ndarray:
 
 
 def linear(config: CollectorConfig, num_streams: int, streams: slice) -> Epsilon:
-    """`collector.exploration=linear`: one rate for all, which falls with the frames.
+    """`collector.exploration=linear`: one epsilon for all sub-environments, which falls with the frames.
 
     Args:
-        config: the section.
-        num_streams: sub-environments of all workers.
-        streams: which of them are the worker's.
+        config: the section `collector`.
+        num_streams: number of sub-environments of all workers.
+        streams: those of this worker.
     """
 
     def epsilon(frames: int) -> tuple[float, float]:
@@ -87,21 +87,21 @@ def linear(config: CollectorConfig, num_streams: int, streams: slice) -> Epsilon
 
 
 def apex(config: CollectorConfig, num_streams: int, streams: slice) -> Epsilon:
-    """`collector.exploration=apex`: a rate for each sub-environment, which stays; arguments as of `linear`."""
+    """`collector.exploration=apex`: a constant epsilon for each sub-environment; arguments as in `linear`."""
     rates = apex_ladder(config, num_streams)[streams]
     found = rates, float(rates.mean())
     return lambda frames: found
 
 
 def noise_of(network: nn.Module, seed: Seed | None) -> Callable[[], np.ndarray] | None:
-    """What draws the noise of noisy layers, float32 [size], new for each call (Fortunato et al. 2018).
+    """A function that draws the noise of a network's noisy layers, float32 [size] (Fortunato et al. 2018).
 
     Args:
-        network: of the layers.
-        seed: of the draws; None: mean weights act.
+        network: that may have noisy layers.
+        seed: of the draws; None: the mean weights act.
 
     Returns:
-        None where there is nothing to draw.
+        The function; None without noisy layers or without a seed.
     """
     size = 0 if seed is None else getattr(network, "noise_size", 0)
     if not size:

@@ -1,4 +1,4 @@
-"""The policies of several agents: those whose networks are alike act in one forward pass."""
+"""The policies of several agents: those with networks of the same shape act in one forward pass."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def stacked_policy(
     networks: Sequence[nn.Module], weights: Tensor, seen: list[np.ndarray], mask: np.ndarray | None,
     seeds: Sequence[Seed] | None = None,
 ) -> Policy:  # fmt: skip
-    """As :func:`greedy_policy` for several networks of one shape in one pass; every array has a first axis [A].
+    """As `greedy_policy`, for A networks of one shape in one pass; every array has a first axis [A].
 
     Args:
-        networks: A of them.
-        weights: float32 [A, numel], theirs in the boards' order; read in every call.
+        networks: A networks.
+        weights: of the networks in the boards' order, float32 [A, numel]; every call reads them.
         seen: an example of the leaves, [A, N, ...].
         mask: an example of the legal actions, bool [A, N, num_actions], or None.
-        seeds: of each one's noise; None: mean weights act.
+        seeds: of the noise of each network; None: the mean weights act.
     """
     network, count = networks[0], len(networks)
     let_stack(network)
     drawing = [noise_of(network, seed) for seed in seeds or ()]
-    noise = [draw for draw in drawing if draw is not None]  # of every agent, or of none
+    noise = [draw for draw in drawing if draw is not None]  # for all networks, or for none
     for one in networks:
         one.train(bool(noise))
     parameters, offset = {}, 0
@@ -67,19 +67,19 @@ def stacked_policy(
 
 
 class AgentPolicies:
-    """Greedy actions of several agents: one pass for those whose networks are alike.
+    """Greedy actions of several agents; those with networks of the same shape act in one pass.
 
     Args:
         networks: of each agent.
-        weights: of each agent, float32 [numel], of which the network's parameters are views.
-        shapes: equal for agents whose networks may be stacked.
-        examples: leaves and mask of each.
-        seeds: of each one's noise; None: mean weights act.
+        weights: of each agent, float32 [numel]; the network's parameters are views of them.
+        shapes: equal for agents whose networks can be stacked.
+        examples: leaves and mask of each agent.
+        seeds: of each agent's noise; None: the mean weights act.
 
     Attributes:
-        weights: of each agent, float32 [numel], to be written for new weights: those that were given, or where several
-            networks are alike, rows of their stack.
-        noise: the generator of each one's noise; None: mean weights act.
+        weights: of each agent, float32 [numel]; new weights are written into them. They are the given ones, or rows of
+            a stack for networks of the same shape.
+        noise: generator of each agent's noise; None: the mean weights act.
     """
 
     def __init__(

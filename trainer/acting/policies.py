@@ -15,12 +15,12 @@ Policy = Callable[[list[np.ndarray], np.ndarray | None], tuple[np.ndarray, np.nd
 
 
 class Greedy(nn.Module):
-    """Leaves, a mask where `masked` and noise where `noisy` -> best legal actions and values; to be recorded.
+    """Leaves, a mask if `masked`, noise if `noisy` -> best legal actions and values. `greedy_policy` records it.
 
     Args:
         network: leaves [N, ...] to values [N, A].
-        masked: whether legal actions follow the leaves, bool [N, A].
-        noisy: whether the network's noise comes last.
+        masked: whether the leaves are followed by a mask, bool [N, A].
+        noisy: whether the network's noise is the last input.
     """
 
     def __init__(self, network: nn.Module, masked: bool, noisy: bool) -> None:
@@ -43,13 +43,13 @@ def greedy_policy(
     """`policy(seen, mask)`: the best legal action of each row, int64 [N], and the values, float32 [N, A].
 
     The network is recorded for arrays of these shapes: the same operations, in half the time for a small MLP and few
-    rows. The recording reads the network's parameters, so that new weights reach the policy. Call it in inference mode.
+    rows. The recording reads the network's parameters, so the policy uses new weights. Call it in inference mode.
 
     Args:
         network: leaves [N, ...] to values [N, A].
         seen: an example of the leaves.
-        mask: an example of the legal actions, bool [N, A], or None where there are no masks.
-        seed: of a noisy network's noise, drawn for each call, one for all rows; None: its mean weights act.
+        mask: an example of the legal actions, bool [N, A], or None without masks.
+        seed: of a noisy network's noise, which each call draws once for all rows; None: the mean weights act.
     """
     noise = noise_of(network, seed)
     network.train(noise is not None)

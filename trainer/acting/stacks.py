@@ -42,6 +42,6 @@ class FrameStacks:
         return {name: torch.from_numpy(stack.copy()) for name, stack in self._stacks.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take up the frames of an earlier `state_dict`."""
+        """Restore the frames of a `state_dict`."""
         for name, stack in state.items():
             self._stacks[name][:] = stack.numpy()

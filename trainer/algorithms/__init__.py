@@ -33,18 +33,18 @@ def build(section: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Al
 
 
 def check_actions(spec: EnvSpec) -> None:
-    """Refuse an environment whose actions no algorithm here can choose: each takes numbered ones.
+    """Refuse an environment whose actions are not numbered, as every algorithm here needs numbered actions.
 
     Raises:
-        EnvError: in one sentence that says what the user can do.
+        EnvError: the actions are not numbered; the sentence says what the user can do.
     """
     _ = spec.num_actions
 
 
 def make_policy(config: Config, spec: EnvSpec) -> QValueActor:
-    """The actor that a worker acts by, on the CPU, with weights to be replaced by published ones.
+    """The actor of a worker, on the CPU; published weights replace its first ones.
 
-    It draws its first weights without touching torch's global generator, which environments and updates draw from.
+    Torch's global generator is left as it is, as environments and updates draw from it.
     """
     with torch.random.fork_rng(devices=[]):
         return build(config.algorithm, config.learner, spec).policy

@@ -1,4 +1,4 @@
-"""What the learner and the collectors need to know of an algorithm."""
+"""An algorithm as the learner and the collectors use it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Evaluation:
 
     Args:
         loss: float [], minimised: mean(l), or mean(w l) where the batch has `priority_weight`.
-        metrics: float [] each, to be shown.
-        priority: what a prioritized replay draws by, float32 [B].
+        metrics: of the update, float [] each.
+        priority: of the transitions in a prioritized replay, float32 [B].
     """
 
     loss: Tensor
@@ -38,7 +38,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Part:
-    """A loss whose gradient is computed, and recorded, alone.
+    """A loss whose gradient is computed, and recorded, as one function.
 
     Args:
         trains: names of the groups that its gradient trains.
@@ -52,18 +52,18 @@ class Part:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An algorithm as values: nothing of it is known to the training loop.
+    """An algorithm as values; the training loop contains nothing of any algorithm.
 
     Args:
         network: `network(*leaves) -> float [B, num_actions]`, whose largest legal entry is the greedy action.
         policy: the same network as TorchRL's actor, writing `action`.
-        loss: TorchRL's module that holds all groups, as attributes of their names; its state is the checkpoint's.
-        phases: what an update consists of, one phase after the other; the parts of a phase see the same weights.
-        targets: of each trained group that has a target network, the name of the group with its copies.
-        acts: the group that travels to whoever acts.
-        diagnose: `diagnose(batch)`: metrics of the weights as they are, by name, whenever a row is logged.
-        first_priority: `first_priority(R, gamma^m (1 - terminated), max Q(s'), Q(s, a))`, float [n] each: what the
-            loss would give new rows as priority, by the values that collectors acted by. None: these do not say it, and
+        loss: TorchRL's module with all groups as attributes; a checkpoint has its state.
+        phases: the phases of an update, one after another; the parts of a phase see the same weights.
+        targets: for each trained group with a target network, the name of the group with its copies.
+        acts: the group that is published to those who act.
+        diagnose: `diagnose(batch)`: metrics of the present weights by name, for each row.
+        first_priority: `first_priority(R, gamma^m (1 - terminated), max Q(s'), Q(s, a))`, float [n] each: the priority
+            of new rows by the values that the collectors acted by. None: these values do not determine it, and
             `trainer.config.consistency` refuses `replay.initial_priority=collector`.
     """
 
@@ -95,10 +95,10 @@ def value_algorithm(
     Args:
         network: see `Algorithm`.
         policy: see `Algorithm`.
-        loss: its parameters are `value_network_params`, the target's `target_value_network_params`; entry `loss` of
-            what it gives is minimised.
-        td_error: of the batch that the loss was given, which it has written into: absolute TD errors float [B].
-        priority: likewise, float [B].
+        loss: with the parameters `value_network_params`, and `target_value_network_params` of the target network. The
+            entry `loss` of its result is minimised.
+        td_error: absolute TD errors, float [B], of a batch after the loss has written into it.
+        priority: priorities, float [B], of such a batch.
         first_priority: see `Algorithm`.
     """
 
@@ -114,9 +114,9 @@ def value_algorithm(
 
 @contextmanager
 def groups_in_place(loss: LossModule, groups: Groups) -> Iterator[None]:
-    """Within it, a loss uses the given groups in place of its own.
+    """Let a loss use the given groups in place of its own within the context.
 
-    An instance attribute comes before a registered module.
+    It works as Python finds an instance attribute before a registered module.
     """
     loss.__dict__.update(groups)
     try:

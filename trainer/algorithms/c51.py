@@ -4,9 +4,8 @@
 `R + gamma^m (1 - terminated) z` under `p_target(s', a*)` is projected onto the atoms, the cross-entropy minimised.
 With value rescaling the atoms lie evenly between h(v_min) and h(v_max). Values begin at 0.
 
-TorchRL's DistributionalDQNLoss computes the same by way of the CPU and Python numbers, so that it can neither be
-recorded nor captured (17 graph breaks; slower compiled than eager). `tests/algorithms/test_c51.py` shows that both
-are equal.
+TorchRL's DistributionalDQNLoss computes the same, but through the CPU and Python numbers, so it can neither be recorded
+nor captured (17 graph breaks; slower compiled than eager). `tests/algorithms/test_c51.py` checks that both are equal.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from trainer.config.sections import LearnerConfig
 from trainer.envs import EnvSpec
 from trainer.networks.q_network import QNetwork
 
-EVEN = 0.01  # of the initial distribution: so much of it is uniform
-MAX_SLOPE = 1e4  # log-odds between the first and the last atom: all is on one of them
+EVEN = 0.01  # uniform share of the initial distribution
+MAX_SLOPE = 1e4  # difference in log-odds of the first and the last atom at which one atom has all probability
 
 
 class Atoms(nn.Module):
@@ -60,20 +59,22 @@ def limits(config: C51Config) -> tuple[float, float]:
 
 
 def initial_log_odds(low: float, high: float, count: int) -> Tensor:
-    """Log-odds float32 [K] of K atoms evenly from `low` to `high` whose mean is 0, or as near as they allow.
+    """Log-odds, float32 [K], of K even atoms from `low` to `high`, with the mean 0 or as near to it as possible.
 
-    Else values begin in the middle of the support, whatever the rewards are: at half of the best return nothing seems
-    worth doing. Of all distributions with that mean it is the most even one, `p_i ~ exp(slope z_i)`, mixed with a
-    little of the uniform one, from which any return can be learned; of a support that is symmetric about 0 it is the
-    uniform one itself, and 0 is added.
+    With uniform probabilities values would begin in the middle of the support: if that is half of the best return, no
+    action seems worth taking. Of all distributions with the mean 0 this is the one of the largest entropy,
+    `p_i ~ exp(slope z_i)`, mixed with a little of the uniform one, so that every return can be learned. For a support
+    that is symmetric about 0 it is uniform.
     """
     middle = (low + high) / 2
     if middle == 0:
         return torch.zeros(count)
     atoms = torch.linspace(low, high, count, dtype=torch.float64)
-    mean = min(max(-EVEN * middle / (1 - EVEN), low), high)  # of the uneven part, so that the whole has 0
+    mean = min(
+        max(-EVEN * middle / (1 - EVEN), low), high
+    )  # of the part that is not uniform, so that the mixture has 0
     below, above = -MAX_SLOPE, MAX_SLOPE
-    for _ in range(64):  # halvings: the mean grows with the slope
+    for _ in range(64):  # bisection, as the mean grows with the slope
         slope = (below + above) / 2
         p = (atoms * slope / (high - low)).softmax(0)
         below, above = (slope, above) if p @ atoms < mean else (below, slope)
@@ -100,11 +101,11 @@ def objective(
 
 
 def project(p: Tensor, position: Tensor, v_min: float, v_max: float) -> Tensor:
-    """Move probability `p` [B, K] that lies at `position` [B, K] onto the K atoms, split between neighbours."""
+    """Project probabilities `p` [B, K] at the returns `position` [B, K] onto the K atoms, split between neighbours."""
     count = p.shape[-1]
     place = (position.clamp(v_min, v_max) - v_min) * ((count - 1) / (v_max - v_min))
     lower = place.floor().clamp(max=count - 2)
-    share = (place - lower).clamp(max=1)  # rounding may put a place a hair above the last atom
+    share = (place - lower).clamp(max=1)  # rounding may put a place slightly above the last atom
     index = lower.long()
     projected = torch.zeros_like(p).scatter_add(-1, index, p * (1 - share))
     return projected.scatter_add(-1, index + 1, p * share)

@@ -1,7 +1,6 @@
-"""Figures that tell a practitioner what a learner does, of one batch, whenever a row is logged.
+"""Metrics that diagnose a learner, of one batch for each row; docs/diagnostics.md describes how they look in trouble.
 
-They are kept out of the update, which they would slow down. docs/diagnostics.md says what each looks like when it goes
-wrong.
+They are no part of the update, which they would slow down.
 """
 
 from __future__ import annotations
@@ -20,47 +19,49 @@ from torchrl.objectives import LossModule
 from trainer.algorithms.targets import best
 from trainer.config.registries import ACTIVATIONS
 
-DORMANT = 0.025  # share of its layer's mean activity below which a unit sleeps
+DORMANT = 0.025  # a unit with less than this share of its layer's mean activity is dormant
 
 
 @torch.no_grad()
 def diagnose_values(policy: QValueActor, loss: LossModule, batch: Mapping[Any, Tensor]) -> dict[str, float]:
-    """Figures of the weights of now on `batch`, by mean weights where a network is noisy; waits for the device.
+    """Metrics of the present weights on a batch; noisy layers use their mean weights. Waits for the device.
 
     Args:
         policy: the actor.
-        loss: holds its weights, and the target network's.
+        loss: has the weights of the network and of the target network.
         batch: tensors [B, ...].
 
-        - `q_mean`, `q_max`: of the best legal action's value over the batch; `target_q_mean`: by the target network.
-    - `parameter_norm`: Euclidean, of all trained values.
-    - `dormant_share`: units that are hardly ever active (Sokar et al. 2023, definition 3.1).
-    - `churn`: share of the batch whose greedy action differs between online and target network (after Schaul et al.
-      2022, who compare before and after an update).
-    - `greedy_share_<i>`: how often action i is the greedy one.
+    Returns:
+        - `q_mean`, `q_max`: mean and maximum of the best legal action's value over the batch.
+        - `target_q_mean`: as `q_mean`, by the target network.
+        - `parameter_norm`: Euclidean norm of all parameters.
+        - `dormant_share`: share of units that are hardly ever active (Sokar et al. 2023, definition 3.1).
+        - `churn`: share of the batch where network and target network differ in the greedy action (after Schaul et al.
+          2022, who compare before and after an update).
+        - `greedy_share_<i>`: share of the batch where action i is the greedy one.
     """
     leaves = [batch[key] for key in policy.in_keys if key != "action_mask"]
     mask = batch.get("action_mask")
     with _with_weights(loss, loss.value_network_params) as network, _activity(network) as activity:
         values = network(*leaves)
     with _with_weights(loss, loss.target_value_network_params) as network:
-        delayed = network(*leaves)
-    greedy, before = best(values, mask), best(delayed, mask)
+        target_values = network(*leaves)
+    greedy, target_greedy = best(values, mask), best(target_values, mask)
     q = values.gather(-1, greedy[:, None])
     shares = torch.bincount(greedy, minlength=values.shape[-1]) / len(greedy)
     trained = [p for p in loss.value_network_params.values(True, True) if isinstance(p, nn.Parameter)]
     asleep = torch.cat([unit <= DORMANT * unit.mean() for unit in activity]).float() if activity else torch.zeros(1)
-    figures = {
+    metrics = {
         "q_mean": q.mean(),
         "q_max": q.max(),
-        "target_q_mean": delayed.gather(-1, before[:, None]).mean(),
+        "target_q_mean": target_values.gather(-1, target_greedy[:, None]).mean(),
         "parameter_norm": torch.nn.utils.get_total_norm([p.detach() for p in trained]),
         "dormant_share": asleep.mean(),
-        "churn": (greedy != before).float().mean(),
+        "churn": (greedy != target_greedy).float().mean(),
         **{f"greedy_share_{i}": share for i, share in enumerate(shares)},
     }
-    numbers = torch.stack([figure.float().to(values.device) for figure in figures.values()]).tolist()
-    return dict(zip(figures, numbers, strict=True))
+    as_floats = torch.stack([metric.float().to(values.device) for metric in metrics.values()]).tolist()
+    return dict(zip(metrics, as_floats, strict=True))
 
 
 @contextmanager
@@ -77,7 +78,7 @@ def _with_weights(loss: LossModule, weights: TensorDictBase) -> Iterator[nn.Modu
 
 @contextmanager
 def _activity(network: nn.Module) -> Iterator[list[Tensor]]:
-    """Mean absolute output of every unit, a tensor [units] for each activation that runs within."""
+    """Collect the mean absolute output of every unit, a tensor [units] for each activation called in the context."""
     seen: list[Tensor] = []
 
     def look(module: nn.Module, inputs: tuple[Tensor, ...], out: Tensor) -> None:

@@ -42,9 +42,9 @@ def build(config: DQNConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm
 
 
 class WeighedDQNLoss(DQNLoss):
-    """TorchRL's loss, made with `reduction="none"`: its mean over the batch, by the importance weights if there are.
+    """TorchRL's loss, made with `reduction="none"`: the mean over the batch, with importance weights if there are any.
 
-    By itself it would divide by the weights' sum: see `trainer.algorithms.targets.ObjectiveLoss`.
+    TorchRL's own reduction divides by the sum of the weights; see `trainer.algorithms.targets.ObjectiveLoss`.
     """
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
@@ -53,7 +53,7 @@ class WeighedDQNLoss(DQNLoss):
 
 
 def td_error(batch: TensorDictBase) -> Tensor:
-    """Absolute TD errors [B]; TorchRL's loss leaves the squared ones."""
+    """Absolute TD errors [B]; TorchRL's loss writes the squared ones."""
     return batch["td_error"].squeeze(-1).sqrt()
 
 

@@ -1,7 +1,7 @@
-"""IQN: the return's quantiles at fractions drawn anew for every update (Dabney et al. 2018a, eq. 3 and algorithm 1).
+"""IQN: the return's quantiles at fractions that each update draws (Dabney et al. 2018a, eq. 3 and algorithm 1).
 
-`Z_tau(s, a) = f(psi(s) * phi(tau))_a`. Acting averages over fractions that lie evenly in (0, risk_level]: 1 is
-risk-neutral, less of it acts by the worst outcomes (the paper's CVaR, section 3.2).
+`Z_tau(s, a) = f(psi(s) * phi(tau))_a`. The value of an action is the mean over even fractions in (0, risk_level]: 1 is
+risk-neutral; below 1 only the worst outcomes count (the paper's CVaR, section 3.2).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def objective(
     with torch.no_grad():
         drawn = torch.rand(shape, device=device)
         following = target(batch["next"], method="quantiles", fractions=drawn)
-        judges = drawn * config.risk_level  # as acting does
+        judges = drawn * config.risk_level  # as for acting
         if config.double:
             judge = online(batch["next"], method="quantiles", fractions=judges)
         elif config.risk_level < 1:

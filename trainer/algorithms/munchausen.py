@@ -1,8 +1,8 @@
 """Munchausen-DQN: the reward plus the scaled log-policy (Vieillard et al. 2020, eq. 2, with the clipping of section 3).
 
 `y = r + alpha [t ln pi(a|s)]_clip^0 + gamma^m (1 - terminated) sum_a' pi(a'|s') (Q'(s', a') - t ln pi(a'|s'))`, where
-`pi = softmax(Q' / t)` over the legal actions and Q' is the target network. With n-step returns the log-policy is
-added for the first action only, whose state is at hand.
+`pi = softmax(Q' / t)` over the legal actions and Q' is the target network. With n-step returns the log-policy is added
+only for the first action, as a batch has only its state.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def objective(
 
 
 def soft_target(now: Tensor, following: Tensor, batch: TensorDictBase, config: MunchausenConfig) -> Tensor:
-    """Y of the module's head, [B], of the target network's values [B, A] of both observations."""
+    """The target y, [B], see the beginning of this file, from the target network's values [B, A] of s and s'."""
     temperature = config.munchausen_temperature
     if config.value_rescaling:
         now, following = targets.unrescale(now), targets.unrescale(following)
@@ -49,7 +49,7 @@ def soft_target(now: Tensor, following: Tensor, batch: TensorDictBase, config: M
     bonus = log_policy.gather(-1, batch["action"].unsqueeze(-1)).clamp(config.munchausen_clip, 0)
     log_next = scaled_log_policy(following, targets.next_mask(batch), temperature)
     policy = (log_next / temperature).exp()
-    # An illegal action has no probability, and its logarithm must not be multiplied by it.
+    # An illegal action has probability 0 and log-probability -inf, whose product would be NaN.
     terms = torch.where(policy > 0, policy * (following - log_next), 0)
     soft_value = terms.sum(-1, keepdim=True)
     wanted = batch["next", "reward"] + config.munchausen_alpha * bonus

@@ -43,7 +43,7 @@ def objective(
 
 
 def bootstrap(following: Tensor, judge: Tensor, batch: TensorDictBase, config: ValueConfig) -> Tensor:
-    """Quantiles of the target, [B, K]: `R + gamma^m (1 - terminated) Z'(s', a*)`, with a* by the judge's means."""
+    """Quantiles of the target, [B, K]: `R + gamma^m (1 - terminated) Z'(s', a*)`; a* is best by the mean of `judge`."""
     action = targets.best(judge.mean(-1), targets.next_mask(batch))
     return targets.bellman(targets.of_action(following, action), batch, config)
 

@@ -1,4 +1,4 @@
-"""What makes calculations repeat themselves: deterministic operations, and the state of torch's generators."""
+"""Reproducible computation: deterministic operations, and the state of torch's generators."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 
 from trainer.config.sections import LearnerConfig
 
-WORKSPACE = ":4096:8"  # the larger of the two that cuBLAS' manual calls reproducible
+WORKSPACE = ":4096:8"  # the larger of the two reproducible settings in the manual of cuBLAS
 
 
 def be_deterministic(config: LearnerConfig) -> None:
-    """Let this process calculate with deterministic operations alone if `learner.deterministic` asks for it.
+    """Let this process use only deterministic operations if `learner.deterministic` is set.
 
-    Call it before the process uses a GPU: cuBLAS reads its variable once. An operation that has no deterministic
-    version raises a RuntimeError then, for which `trainer.host.errors.device_failure` has a sentence.
+    Call it before the process uses a GPU, as cuBLAS reads its variable only once. An operation without a deterministic
+    version then raises a RuntimeError, which `trainer.host.errors.device_failure` explains.
     Source: https://docs.pytorch.org/docs/stable/notes/randomness.html
     """
     if not config.deterministic:
@@ -27,7 +27,7 @@ def be_deterministic(config: LearnerConfig) -> None:
 
 
 def generator_states() -> dict[str, Any]:
-    """Of torch's own generators, for a checkpoint: uint8 tensors `torch_rng` and, for each GPU, `cuda_rng`."""
+    """States of torch's generators for a checkpoint: `torch_rng`, and `cuda_rng` for each GPU, uint8 tensors."""
     states: dict[str, Any] = {"torch_rng": torch.get_rng_state()}
     if torch.cuda.is_initialized():
         states["cuda_rng"] = torch.cuda.get_rng_state_all()
@@ -35,7 +35,7 @@ def generator_states() -> dict[str, Any]:
 
 
 def set_generator_states(kept: dict[str, Any]) -> None:
-    """Go on from there, as far as `kept` holds them and this machine has such devices."""
+    """Restore states of `generator_states`, for the devices that this machine has."""
     if "torch_rng" in kept:
         torch.set_rng_state(kept["torch_rng"])
     if torch.cuda.is_available():

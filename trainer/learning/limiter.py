@@ -1,7 +1,7 @@
-"""Samples per insert: the only brake between collection and learning.
+"""Hold the ratio of updates to frames: the only limit between collection and learning.
 
-Idea: Reverb's SampleToInsertRatio (Cassirer et al. 2021, arXiv:2102.04736, section 3.4), in units of updates and
-frames.
+The idea is that of Reverb's SampleToInsertRatio (Cassirer et al. 2021, arXiv:2102.04736, section 3.4), in units of
+updates and frames.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ NO_LIMIT = 2**62
 
 
 class Limiter:
-    """Keeps updates and frames within a band of their ratio, on both sides.
+    """Holds the ratio of updates to frames, for both sides.
 
-    After `warmup_frames` one update is due every `frames_per_update` frames. Learning may not run ahead of what is
-    due; collection may run ahead of learning by `tolerance_frames` beyond one update's frames.
+    After `warmup_frames` one update is due for each `frames_per_update` frames. Learning makes no update before it is
+    due; collection may be ahead of learning by the frames of one update and `tolerance_frames`.
 
     Args:
-        budget_frames: collection ends here.
-        warmup_frames: frames before the first update; they are owed no updates.
-        frames_per_update: inverse of the replay ratio in updates per frame; None: neither side ever waits for the
-            other.
-        tolerance_frames: width of the band.
-        episodes_per_update: None, or what takes the place of `frames_per_update`: one update is due for so many
-            finished episodes, those of the warm-up counted, though none is made before its end.
-        tolerance_episodes: width of the band then.
+        budget_frames: at which collection ends.
+        warmup_frames: frames before the first update; no updates are due for them.
+        frames_per_update: inverse of the replay ratio; None: neither side waits for the other.
+        tolerance_frames: how far collection may be ahead.
+        episodes_per_update: None, or used in place of `frames_per_update`: one update is due for so many finished
+            episodes. Episodes of the warm-up count, but no update is made before its end.
+        tolerance_episodes: how far collection may be ahead in this case.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class Limiter:
         self._episodes_before = 0  # finished until then
 
     def due(self, frames: int, episodes: int = 0) -> float:
-        """Updates that may be made now, after so many frames and finished episodes; infinite without a limit."""
+        """Number of updates that may be made now, after so many frames and episodes; infinite without a limit."""
         if frames < self.warmup_frames:
             return 0
         if self.episodes_per_update is not None:
@@ -55,34 +54,34 @@ class Limiter:
         return max(0, owed - (self.updates - self._before))
 
     def frame_limit(self) -> int:
-        """Frames that collection may reach now."""
+        """Number of frames that collection may reach now."""
         if self.frames_per_update is None or self.episodes_per_update is not None:
             return self.budget_frames
         ahead = math.ceil((self.updates - self._before + 1) * self.frames_per_update) + self.tolerance_frames
         return min(self.budget_frames, self.warmup_frames + ahead)
 
     def episode_limit(self, frames: int) -> int:
-        """Finished episodes that collection may reach now, after `frames` frames; no limit while it is warm-up."""
+        """Number of finished episodes that collection may reach now; without a limit during the warm-up."""
         if self.episodes_per_update is None or frames < self.warmup_frames:
             return NO_LIMIT
         ahead = math.ceil((self.updates - self._before + 1) * self.episodes_per_update) + self.tolerance_episodes
         return self._episodes_before + ahead
 
     def begin_again(self, frames: int, episodes: int = 0) -> None:
-        """Go on with an empty replay: first comes a warm-up, and nothing is owed for what was before."""
+        """Go on with an empty replay: a warm-up comes first, and no updates are due for the frames before."""
         self._before, self._episodes_before = self.updates, episodes
         self.warmup_frames = min(frames + self._warm_up, self.budget_frames)
 
     def settled(self, frames: int, episodes: int = 0) -> bool:
-        """Whether every update that is due is made; without a limit, always."""
+        """Whether all updates that are due have been made; always True without a limit."""
         return self.due(frames, episodes) in (0, math.inf)
 
     def finished(self, frames: int, episodes: int = 0) -> bool:
-        """Whether the budget is collected and every update that it is owed is made."""
+        """Whether the budget is collected and all updates that are due have been made."""
         return frames >= self.budget_frames and self.settled(frames, episodes)
 
     def state_dict(self) -> dict[str, int]:
-        """What a checkpoint keeps."""
+        """The counts, for a checkpoint."""
         return {
             "updates": self.updates, "before": self._before, "warmup_frames": self.warmup_frames,
             "episodes_before": self._episodes_before,

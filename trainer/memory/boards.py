@@ -57,7 +57,7 @@ class ControlBoard:
         self.heartbeat[worker] = time.monotonic()
 
     def watcher(self, worker: int) -> Callable[[], None]:
-        """The same as :meth:`lives`, for a hot loop: a third of its cost."""
+        """The same as `lives`, for a hot loop: a third of its cost."""
         words: Any = self.heartbeat.data
         now = time.monotonic
 

@@ -1,1 +1,1 @@
-"""Leaves of an observation -> numbers."""
+"""Networks: from the leaves of an observation to action values."""

@@ -14,7 +14,7 @@ from trainer.envs import EnvSpec, Leaf
 
 
 def encoders_of(spec: EnvSpec, section: AlgorithmConfig, channels_last: bool) -> tuple[nn.ModuleList, int]:
-    """An encoder for each leaf in the spec's order (numbers are flattened, categories one-hot, images convolved).
+    """An encoder for each leaf in the spec's order: numbers are flattened, categories one-hot, images convolved.
 
     Args:
         spec: the environment.
@@ -25,7 +25,7 @@ def encoders_of(spec: EnvSpec, section: AlgorithmConfig, channels_last: bool) ->
         The encoders, and the number of features of all of them.
 
     Raises:
-        ConfigError: observations are to be scaled, and have no bounds.
+        ConfigError: `algorithm.scale_observations` is set, and no leaf has bounds.
     """
     if section.scale_observations and not any(leaf.low for leaf in spec.leaves):
         raise ConfigError(
@@ -113,20 +113,20 @@ class Image(nn.Module):
             x = x.movedim(-1, -3)
         if self.axes != "hw" and self.stack > 1:
             x = x.flatten(1, 2)
-        # Converted and scaled in one pass, then laid out once for all convolutions that see it: torch's conversion of
-        # bytes straight into another memory format takes several times as long as both.
+        # Converted and scaled in one pass, then brought into the memory format: torch takes several times as long to
+        # convert bytes directly into another memory format.
         x = x.float() if self.scale is None else x * self.scale
         x = (x + self.offset if self.offset else x).contiguous(memory_format=self.format)
         *parts, activation = self.convolutions
         for part in parts:
             x = part(x)
-        # Laid out for the linear layers before the last activation: behind it, its backward would meet a gradient that
-        # lies otherwise than its result, which costs eight times as much (7 % of a DQN update on MinAtar).
+        # Made contiguous for the linear layers before the last activation, not after it: there its backward would get a
+        # gradient of another memory format than its result, at eight times the cost (7 % of a DQN update on MinAtar).
         return activation(x.contiguous()).flatten(1)
 
 
 def let_stack(network: nn.Module) -> None:
-    """Have convolutions take what they see as it lies: under vmap there is no other memory format."""
+    """Let convolutions use the contiguous memory format, the only one under vmap."""
     for part in network.modules():
         if isinstance(part, Image):
             part.format = torch.contiguous_format
@@ -150,5 +150,5 @@ def small(channels: int) -> nn.Sequential:
 
 
 def fitting_cnn(height: int, width: int) -> str:
-    """The name of the CNN for frames of that size where none is asked for."""
+    """Name of the default CNN for frames of this size."""
     return "nature" if min(height, width) >= 36 else "small"

@@ -15,7 +15,7 @@ from trainer.networks.q_network import features, heads_of, trunk_of
 
 
 class ImplicitQuantileNetwork(nn.Module):
-    """Quantiles of each action's return; acting takes their mean at fractions spread evenly over (0, risk_level].
+    """Quantiles of each action's return; its value is their mean at even fractions in (0, risk_level].
 
     As `trainer.networks.q_network.QNetwork`, with the features multiplied by an embedding of the fraction before the
     last hidden layer.
@@ -26,7 +26,7 @@ class ImplicitQuantileNetwork(nn.Module):
         channels_last: memory format of convolutions.
 
     Raises:
-        ConfigError: observations are to be scaled, and have no bounds.
+        ConfigError: `algorithm.scale_observations` is set, and no leaf has bounds.
         EnvError: the actions are not numbered.
     """
 
@@ -44,11 +44,11 @@ class ImplicitQuantileNetwork(nn.Module):
         self.noise_size = sum(self._noise_sizes)
 
     def forward(self, *leaves: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Leaves in the spec's order, [B, ...] each; returns float32 [B, num_actions], the values to act by.
+        """Action values, float32 [B, num_actions].
 
         Args:
-            leaves: what is seen.
-            noise: standard normal [noise_size]; None: drawn while training, else the mean weights act.
+            leaves: of the observation in the spec's order, [B, ...] each.
+            noise: standard normal [noise_size]; None: drawn in training mode, else the mean weights are used.
         """
         return self.quantiles(*leaves, fractions=self.acting_fractions, noise=noise).mean(-1)
 

@@ -16,9 +16,10 @@ from trainer.config.registries import ACTIVATIONS
 def dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """`x weight^T + bias`: [..., I], [O, I] and [O] to [..., O], as torch's linear.
 
-    On a CPU a batch of few rows and many columns is multiplied from the other side, which the library does in half
-    (AVX-512) to five sixths (AVX2) of the time; with AVX-512 that is 11 % of a DQN update on MinAtar, 4 % with Nature's
-    convolutions. Below some 16 rows it has a fast way of its own, and above an eighth of the columns nothing is gained.
+    On a CPU a batch of few rows and many columns is computed as the transposed product, which takes half (AVX-512) to
+    five sixths (AVX2) of the time; with AVX-512 that saves 11 % of a DQN update on MinAtar, 4 % with Nature's
+    convolutions. Below about 16 rows the library is fast without it, and with more rows than an eighth of the columns
+    nothing is gained.
     """
     if x.device.type == "cpu" and x.ndim == 2 and 16 <= x.shape[0] <= x.shape[1] // 8:
         return torch.addmm(bias[:, None], weight, x.t()).t()
@@ -30,9 +31,8 @@ class NoisyLinear(nn.Module):
 
     `y = (mu_w + sigma_w * f(e_out) f(e_in)^T) x + mu_b + sigma_b * f(e_out)`, with `f(e) = sign(e) sqrt(|e|)`.
 
-    TorchRL's layer computes the same, but keeps the noise in buffers: they would travel to the workers with every
-    version of the weights, doubling it, and a recorded update would see one noise for ever. Here the network gives it
-    with each call.
+    TorchRL's layer computes the same, but has the noise in buffers: they would be published with the weights and double
+    their size, and a recorded update would always see the same noise. Here each call gets the noise as an argument.
 
     Args:
         inputs: I.
@@ -50,7 +50,7 @@ class NoisyLinear(nn.Module):
         self.bias_sigma = nn.Parameter(torch.full((outputs,), sigma * bound))
 
     def forward(self, x: Tensor, factors: Tensor | None = None) -> Tensor:
-        """[..., I] to [..., O]; `factors` are f(e) [I + O] of standard normal e, None: the mean weights."""
+        """[..., I] to [..., O]; `factors` are f(e), [I + O], of standard normal e; None: the mean weights are used."""
         if factors is None:
             return dense(x, self.weight_mu, self.bias_mu)
         e_in, e_out = factors[: self.inputs], factors[self.inputs :]
@@ -60,13 +60,13 @@ class NoisyLinear(nn.Module):
 
 
 class MLP(nn.Module):
-    """Linear layers with an activation between them, and behind the last one if `ends_active`.
+    """Linear layers with an activation between them, and after the last one if `ends_active`.
 
     Args:
-        sizes: widths, the input's first.
-        activation: a name of `ACTIVATIONS`.
-        sigma: of noisy layers; None: plain ones.
-        ends_active: an activation behind the last layer too.
+        sizes: widths, that of the input first.
+        activation: a key of `ACTIVATIONS`.
+        sigma: initial noise of noisy layers; None: plain layers.
+        ends_active: whether an activation follows the last layer too.
     """
 
     def __init__(self, sizes: list[int], activation: str, sigma: float | None, ends_active: bool = False) -> None:
@@ -95,13 +95,13 @@ def noise_sizes(network: nn.Module) -> list[int]:
 
 
 def noise_factors(network: nn.Module, sizes: list[int], noise: Tensor | None, device: torch.device) -> Iterator[Tensor]:
-    """f(e) of each noisy layer in turn, taken of all noise at once; nothing where the mean weights act.
+    """f(e) of each noisy layer, computed for all noise at once; no items where the mean weights are used.
 
     Args:
-        network: says whether it is training.
+        network: its mode counts, training or not.
         sizes: from `noise_sizes`.
-        noise: standard normal, float32 [sum of sizes]; None: drawn while training, else the mean weights act.
-        device: of what is drawn.
+        noise: standard normal, float32 [sum of sizes]; None: drawn in training mode, else the mean weights are used.
+        device: of the noise that is drawn.
     """
     if not sizes or (noise is None and not network.training):
         return iter(())
@@ -110,5 +110,5 @@ def noise_factors(network: nn.Module, sizes: list[int], noise: Tensor | None, de
 
 
 def parameter_count(module: nn.Module) -> int:
-    """Number of trained values."""
+    """Number of trained parameters."""
     return sum(math.prod(p.shape) for p in module.parameters())

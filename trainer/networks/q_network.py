@@ -1,4 +1,4 @@
-"""Values of numbered actions: the network of an algorithm with K fixed numbers for each action."""
+"""The network of algorithms with K outputs for each action: its value, or a distribution of its return."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from trainer.networks.layers import MLP, noise_factors, noise_sizes
 
 
 class QNetwork(nn.Module):
-    """Action values of an observation, or K numbers for each action from which they follow.
+    """Action values of an observation, computed from K outputs for each action.
 
-    Each leaf has its encoder, an MLP follows. Dueling (Wang et al. 2016, eq. 9): two of its last hidden layer, whose
-    outputs are V and A, and `Q = V + A - mean A`.
+    Each leaf has an encoder; an MLP follows. A dueling network (Wang et al. 2016, eq. 9) has two last hidden layers,
+    one for V and one for A, and `Q = V + A - mean A`.
 
     Args:
         spec: the environment.
-        section: the algorithm's.
+        section: of the algorithm.
         channels_last: memory format of convolutions.
-        outputs: K, numbers for each action; 1: its value.
-        values: K numbers to a value, [B, A, K] to [B, A]; None: their mean.
+        outputs: K; with 1 the output is the action's value.
+        values: K outputs to a value, [B, A, K] to [B, A]; None: their mean.
 
     Raises:
-        ConfigError: observations are to be scaled, and have no bounds.
+        ConfigError: `algorithm.scale_observations` is set, and no leaf has bounds.
         EnvError: the actions are not numbered.
     """
 
@@ -49,11 +49,11 @@ class QNetwork(nn.Module):
         self.noise_size = sum(self._noise_sizes)
 
     def forward(self, *leaves: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Leaves in the spec's order, [B, ...] each; returns float32 [B, num_actions], the values to act by.
+        """Action values, float32 [B, num_actions].
 
         Args:
-            leaves: what is seen.
-            noise: standard normal [noise_size]; None: drawn while training, else the mean weights act.
+            leaves: of the observation in the spec's order, [B, ...] each.
+            noise: standard normal [noise_size]; None: drawn in training mode, else the mean weights are used.
         """
         numbers = self.numbers(*leaves, noise=noise)
         if self.values is not None:
@@ -61,7 +61,7 @@ class QNetwork(nn.Module):
         return numbers.squeeze(-1) if self.outputs == 1 else numbers.mean(-1)
 
     def numbers(self, *leaves: Tensor, noise: Tensor | None = None) -> Tensor:
-        """The K numbers of each action, float32 [B, num_actions, K]."""
+        """The K outputs of each action, float32 [B, num_actions, K]."""
         factors = noise_factors(self, self._noise_sizes, noise, leaves[0].device)
         x = features(self.encoders, self.trunk, leaves, factors)
         advantage = self.head(x, factors).unflatten(-1, (self.num_actions, self.outputs))
@@ -71,20 +71,20 @@ class QNetwork(nn.Module):
 
     @torch.no_grad()
     def shift(self, numbers: Tensor) -> None:
-        """Add `numbers` [K] to those of every action, by the bias of the last layer; of dueling heads V's."""
+        """Add `numbers` [K] to the outputs of every action, in the bias of the last layer (a dueling network: of V)."""
         head = self.head if self.value_head is None else self.value_head
         bias = head.layers[-1].get_parameter("bias" if isinstance(head.layers[-1], nn.Linear) else "bias_mu")
         bias.add_(numbers.repeat(len(bias) // len(numbers)))
 
 
 def trunk_of(width: int, section: ValueConfig, joined: bool) -> tuple[MLP | None, list[int]]:
-    """The hidden layers before the heads, and the widths of the layers of a head, its input's first.
+    """The hidden layers before the heads, and the widths of a head's layers, that of its input first.
 
     Args:
-        width: features of the encoders.
-        section: the algorithm's.
-        joined: whether something joins in before the last hidden layer, which then belongs to the heads: a second
-            head, quantile fractions. Else all layers do.
+        width: number of features from the encoders.
+        section: of the algorithm.
+        joined: whether only the last hidden layer is part of the heads, as there are two heads, or as quantile
+            fractions come in before it. Else all hidden layers are.
     """
     widths = [width, *section.hidden_sizes]
     cut = max(0, len(widths) - 2) if joined else 0
@@ -93,7 +93,7 @@ def trunk_of(width: int, section: ValueConfig, joined: bool) -> tuple[MLP | None
 
 
 def heads_of(widths: list[int], section: ValueConfig, num_actions: int, outputs: int) -> tuple[MLP, MLP | None]:
-    """The head with `outputs` numbers of each action, and of dueling ones that of the state's."""
+    """The head with the outputs of each action, and, for a dueling network, that of the state's value."""
     head = MLP([*widths, num_actions * outputs], section.activation, _sigma(section))
     return head, MLP([*widths, outputs], section.activation, _sigma(section)) if section.dueling else None
 

@@ -1,7 +1,7 @@
-"""Records a function of tensors, autograd included, as a straight list of tensor operations.
+"""Record a function of tensors, with its backward pass, as a list of tensor operations.
 
-PyTorch's tracer for that (`make_fx`) sees what the dispatcher sees, forward and backward alike, without Python,
-autograd or TensorDict. TorchScript's interpreter runs the list some microseconds an operation faster than Python does.
+PyTorch's tracer `make_fx` records the operations of the dispatcher, forward and backward, without Python, autograd or
+TensorDict. TorchScript's interpreter runs the list some microseconds faster for each operation than Python.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def record(gradients: Callable, example: list[Tensor], execution: str) -> Callab
     graph = recorded.graph
     aten = torch.ops.aten
     for node in list(graph.nodes):
-        if node.target is aten.detach.default:  # autograd is over: a detach is an alias
+        if node.target is aten.detach.default:  # without autograd a detach is an alias
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
         elif node.target is aten.t.default and getattr(node.args[0], "target", None) is aten.t.default:
             node.replace_all_uses_with(node.args[0].args[0])
         elif node.target is aten.addmm.default and node.args[2].target is aten.t.default:
-            # The layer that it was: TorchScript would split it into a product and a sum, which is slower and rounds
+            # Restore the linear layer: TorchScript would split it into a product and a sum, which is slower and rounds
             # twice.
             bias, x, weight = node.args[0], node.args[1], node.args[2].args[0]
             node.target, node.args = aten.linear.default, (x, weight, bias)
@@ -52,11 +52,11 @@ def record(gradients: Callable, example: list[Tensor], execution: str) -> Callab
 
 
 def _share_equal_calls(graph: Graph) -> None:
-    """Compute once what is computed twice of the same tensors, as the scaled frames that two networks look at.
+    """Merge equal calls on the same tensors, as the scaling of frames that two networks use.
 
-    Random numbers are left alone, and everything around a tensor that is written in place.
+    Calls that draw random numbers stay, and so do all calls connected with a tensor that is written in place.
     """
-    written: set[Node] = set()  # such tensors and all that they are made of; below, also what is made of them
+    written: set[Node] = set()  # these tensors and all their inputs; below, also what is computed from them
     for node in reversed(graph.nodes):
         if node in written:
             written.update(node.all_input_nodes)
@@ -80,9 +80,9 @@ def _share_equal_calls(graph: Graph) -> None:
 
 
 def _script_masked_calls(graph: Graph) -> None:
-    """Replace calls with an output mask, as a convolution's backward has, by scripted functions of their tensors only.
+    """Replace calls with an output mask, as a convolution's backward, by scripted functions that take only tensors.
 
-    TorchScript's tracer takes neither lists of bools nor the results that a mask leaves out.
+    TorchScript's tracer supports neither lists of bools nor results that a mask leaves out.
     """
     for node in list(graph.nodes):
         if not any(isinstance(argument, list) and bool in map(type, argument) for argument in node.args):
@@ -104,7 +104,7 @@ def _script_masked_calls(graph: Graph) -> None:
 
 
 def _as_python(function: torch.jit.ScriptFunction) -> Callable:
-    """The same function with the name that a graph wants of it."""
+    """The function as a Python function, whose name a graph needs."""
 
     def scripted(*tensors: Tensor) -> tuple[Tensor, ...]:
         return function(*tensors)

@@ -1,4 +1,4 @@
-"""TorchScript, which runs recorded lists of small tensor operations faster than anything else that PyTorch offers."""
+"""TorchScript: PyTorch's fastest way to run a recorded list of small tensor operations."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 
 
 def script(function: Callable, example: Sequence[Tensor]) -> Any:
-    """`torch.jit.trace` without the look whether a second call gives the same.
+    """As `torch.jit.trace`, without its check of a second call and without two of its warnings.
 
-    From 2.14 on PyTorch says that TorchScript will go and recommends `torch.compile` to whoever calls it. That one
-    takes 30 s to start here and is slower afterwards (`learner.execution=compile`), so users are spared the warning.
+    From 2.14 on PyTorch warns that TorchScript will be removed, and recommends `torch.compile`. Here that takes 30 s to
+    start and is slower afterwards (`learner.execution=compile`).
 
-    `networks.dense` chooses by shape how it multiplies. What it chose for the example is recorded, which is right for
-    other shapes too: of that PyTorch need not warn.
+    `trainer.networks.layers.dense` multiplies in one of two ways, by the shapes. The way for the example is recorded;
+    it is right for other shapes too, so PyTorch's warning about it is of no use.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"`torch\.jit\.", category=FutureWarning)

@@ -15,14 +15,14 @@ from trainer.replay.uniform import StreamSampler
 
 
 class StreamReplay(TensorDictReplayBuffer):
-    """TorchRL's replay buffer whose samples are whole n-step transitions out of streams.
+    """TorchRL's replay buffer, whose samples are n-step transitions from the streams.
 
-    The sampler draws starts, the storage gathers what they start, and starts that were overwritten meanwhile are drawn
-    again. A run's learner and whoever looks into its replay call the same :meth:`sample`.
+    The sampler draws the rows at which transitions start, and the storage gathers the transitions. A transition whose
+    rows were overwritten during this is drawn again.
 
     Args:
-        transitions: gathers what follows a start.
-        sampler: draws the starts.
+        transitions: gathers transitions.
+        sampler: draws the rows at which they start.
         batch_size: B.
     """
 
@@ -33,15 +33,15 @@ class StreamReplay(TensorDictReplayBuffer):
             storage=transitions, sampler=sampler, writer=ImmutableDatasetWriter(), collate_fn=lambda data: data,
             batch_size=batch_size,
         )  # fmt: skip
-        self._warned_batch_size_conflict = True  # that a learner samples several batches at once needs no warning
+        self._warned_batch_size_conflict = True  # no warning, as a learner samples several batches at once
         self.redrawn = 0
-        self._returned: list[tuple[Tensor, Tensor, Tensor]] = []  # priorities that the sampler has not taken yet
+        self._returned: list[tuple[Tensor, Tensor, Tensor]] = []  # priorities that the sampler has not got yet
 
     def _sample(self, batch_size: int) -> tuple[TensorDict, dict[str, Tensor]]:
-        """TorchRL's draw and gathering, until every row is whole.
+        """Draw and gather as TorchRL does, until no row was overwritten.
 
-        Keys, besides those of `Transitions.get`: `index`, `stream` and `time` int64 [] of the start, and of
-        prioritized draws `priority_weight` float32 [].
+        The keys are those of `Transitions.get`, `index`, `stream` and `time`, int64 [], of the first row, and for
+        prioritized draws `priority_weight`, float32 [].
         """
         data, info = super()._sample(batch_size)
         stream, time = info["stream"].numpy(), info["time"].numpy()
@@ -56,7 +56,7 @@ class StreamReplay(TensorDictReplayBuffer):
         return data, info
 
     def sample_into(self, memory: Memory, batch_size: int) -> TensorDictBase:
-        """As :meth:`sample`, into memory that is used again: new memory costs more than filling it."""
+        """As `sample`, into memory that is used again, as new memory costs more than filling it."""
         with self._replay_lock:
             self._storage.memory = memory
             try:
@@ -65,18 +65,21 @@ class StreamReplay(TensorDictReplayBuffer):
                 self._storage.memory = None
 
     def example(self) -> TensorDict:
-        """A batch [B] of the form that :meth:`sample` gives, out of rows that need not be written yet."""
+        """A batch [B] like those of `sample`, from rows that need not be written yet."""
         start = np.zeros(self._batch_size, np.int64)
         index, info = self._sampler.described(start, start)
         return self._storage.get(index).update({**info, "index": index})
 
     def reprioritize(self, stream: Tensor, time: Tensor, priority: Tensor) -> None:
-        """Take new priorities float [B] of transitions (stream, time) int64 [B]; they count from the next draw on."""
+        """Take new priorities, float [B], of the transitions (stream, time), int64 [B] each.
+
+        They count after the next `take_priorities`.
+        """
         if self._sampler.prioritized:
             self._returned.append((stream, time, priority))
 
     def take_priorities(self) -> None:
-        """Hand what :meth:`reprioritize` was given to the sampler; on a GPU this waits for the last update."""
+        """Hand the priorities of `reprioritize` to the sampler; on a GPU this waits for the last update."""
         if self._returned:
             parts = [torch.cat(tensors).cpu().numpy() for tensors in zip(*self._returned, strict=True)]
             self._sampler.update(*parts)

@@ -1,12 +1,12 @@
-"""The replay's rows on the run's disk, for resuming: only what was written since the last time is copied.
+"""A copy of the replay's rows in the run folder, for resuming; each save writes only the rows that are new.
 
-A column's file has the storage's own layout, so that a ring's new rows lie in one piece, or in two where it wraps. The
-files may be ahead of the newest checkpoint, when a process was killed between the two: `upto.json`, written before
-any row is, says which older rows may be gone. Nobody waits: collectors go on writing meanwhile, and rows that they
-overtook are not counted as kept.
+The file of a column has the layout of the storage, so the new rows of a ring are one piece, or two where it wraps. If a
+process is killed between saving the rows and the checkpoint, the files are newer than the checkpoint: `upto.json`,
+written before the rows, tells which older rows may be overwritten. Collectors go on writing during a save; rows that
+they overwrite meanwhile do not count as saved.
 
-`checksums.bin` has the CRC-32 of what each worker wrote in each vector step, over all columns: one number for each
-slot of its ring, written and read like a column.
+`checksums.bin` has a CRC-32 for each worker and vector step, over all columns: one number for each slot of the ring,
+written and read like a column.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from trainer.replay.streams import StreamLayout, close_episodes
 from trainer.run_folder import manifest
 from trainer.run_folder.folder import write_json
 
-AT_ONCE = 65_536  # rows that are read at once
-CHUNK_BYTES = 2**20  # that are copied and written at once, at least one vector step
+AT_ONCE = 65_536  # rows that are read in one piece
+CHUNK_BYTES = 2**20  # bytes that are copied and written in one piece, but at least one vector step
 CHECKSUMS = "checksums"
 
 
 class ReplayCopy:
-    """Keeps a copy of an agent's replay in `folder`.
+    """Saves an agent's replay into a folder, and loads it.
 
     Args:
-        folder: made when first needed; a folder in it for each layout.
+        folder: made at the first save; it has a folder for each layout.
         storage: of the replay.
-        streams: its layout.
+        streams: layout of the storage.
         cursor: int64 [S], rows published in each stream; shared with the workers.
-        behind: rows before a start that it needs (frame stack - 1).
-        oldest: int64 [S], the oldest row of each stream that is whole in the storage; shared.
+        behind: rows before a transition that it needs (frame stack - 1).
+        oldest: int64 [S], time of the oldest valid row of each stream; shared.
     """
 
     def __init__(
@@ -54,18 +54,21 @@ class ReplayCopy:
         oldest: np.ndarray | None = None,
     ) -> None:
         self._oldest = np.zeros(streams.num_streams, np.int64) if oldest is None else oldest
-        self.beat: Callable[[], None] = lambda: None  # called now and then, as saving may take long
+        self.beat: Callable[[], None] = lambda: None  # sign of life, called during a long save
         self._folder, self.streams, self.cursor, self.behind = folder, streams, cursor, behind
         self.columns = {name: column.numpy() for name, column in storage._storage.items()}
         self._upto = np.zeros(streams.num_workers, np.int64)  # rows of each worker's streams that are on the disk
-        self._first = np.zeros(streams.num_workers, np.int64)  # the oldest of them that is whole
+        self._first = np.zeros(streams.num_workers, np.int64)  # the oldest valid one of them
         self.bytes_written = 0  # by the last save
 
     def save(self) -> dict[str, Any]:
-        """Bring the files up to now; what a checkpoint must keep in order to find the rows again.
+        """Write the new rows into the files.
+
+        Returns:
+            What a checkpoint needs to find the rows again, for `load`.
 
         Raises:
-            OSError: the disk refuses.
+            OSError: a file could not be written.
         """
         streams, ring = self.streams, self.streams.ring
         folder = self._of(streams)
@@ -81,10 +84,10 @@ class ReplayCopy:
             sums = self._open(opened, folder, CHECKSUMS, 4 * streams.num_workers * ring)
             for worker in range(streams.num_workers):
                 self.beat()
-                # The last two may have been closed since: `close_episodes`.
+                # The last two are written again, as `close_episodes` may have changed them.
                 begin = max(int(self._upto[worker]) - 2, int(upto[worker]) - ring, 0)
                 for slot, count in chunks(begin, int(upto[worker]), ring, blocks):
-                    # A copy, as a collector may overtake: what is summed up is what is written.
+                    # A copy, as a collector may write: the checksum must be that of the written bytes.
                     rows = {name: block[worker, slot : slot + count].copy() for name, block in blocks.items()}
                     for name, block in rows.items():
                         self._write(files[name], block, (worker * ring + slot) * block.shape[1])
@@ -93,18 +96,18 @@ class ReplayCopy:
                 self.beat()
                 os.fsync(file)
         self._upto = upto
-        overtaken = self.cursor[:: streams.envs_per_worker] - ring + 1  # the row behind the newest may be half written
+        overtaken = self.cursor[:: streams.envs_per_worker] - ring + 1  # + 1, as the collector may be writing a row
         self._first = np.maximum.reduce([self._first, overtaken, self._oldest[:: streams.envs_per_worker]])
         return {"upto": upto.tolist(), "first": self._first.tolist(), "streams": asdict(streams), CHECKSUMS: True}
 
     def forget_other_layouts(self) -> None:
-        """Once a checkpoint names this layout, the rows of those before it are of no use."""
+        """Remove the rows of other layouts, once a checkpoint has this layout."""
         manifest.remove_below(self._folder, but=self._of(self.streams))
 
     def _open(self, opened: ExitStack, folder: Path, name: str, size: int) -> int:
         file = os.open(folder / f"{name}.bin", os.O_RDWR | os.O_CREAT, 0o644)
         opened.callback(os.close, file)
-        if os.fstat(file).st_size != size:  # new, or made anew since the user removed it: all rows are missing
+        if os.fstat(file).st_size != size:  # it is new, so all rows are missing
             os.ftruncate(file, size)
             self._upto[:] = 0
         return file
@@ -120,17 +123,17 @@ class ReplayCopy:
         return self._folder / streams.folder
 
     def load(self, kept: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Fill the storage and set the cursors; other workers, environments or capacities are no hindrance.
+        """Fill the storage and set the cursors; the numbers of workers, environments and rows may have changed.
 
         Args:
             kept: from `save`.
 
         Returns:
-            For each storage row, the row that it was when it was saved, or -1 where it is empty, int64 [rows]; and for
-            each stream the time of its oldest whole row, int64 [S].
+            For each row of the storage, the row that it was at the save, or -1 if it is empty, int64 [rows]; and for
+            each stream the time of its oldest valid row, int64 [S].
 
         Raises:
-            OSError, ValueError, ReadError: the files are gone, cut off or damaged.
+            OSError, ValueError, ReadError: a file is missing, cut off or damaged.
         """
         old, streams = StreamLayout(**kept["streams"]), self.streams
         upto = np.array(kept["upto"])
@@ -140,7 +143,7 @@ class ReplayCopy:
             name: np.memmap(self._of(old) / f"{name}.bin", column.dtype, "r", shape=(old.rows, *column.shape[1:]))
             for name, column in self.columns.items()
         }
-        if kept.get(CHECKSUMS):  # those of format 1 have none
+        if kept.get(CHECKSUMS):  # checkpoints of format 1 have none
             self._verify(old, stored, first, upto)
         if old == streams:
             rows, seams = self._same(upto, first), np.zeros((0, 2), np.int64)
@@ -159,7 +162,7 @@ class ReplayCopy:
         return rows, oldest
 
     def _written(self, old: StreamLayout, upto: np.ndarray) -> np.ndarray:
-        """Up to where rows of each worker may have been written after the checkpoint, int64 [W]."""
+        """The time up to which each worker's rows may have been written after the checkpoint, int64 [W]."""
         path = self._of(old) / "upto.json"
         found = read_json(path).get("upto")
         if not isinstance(found, list) or not all(type(time) is int and 0 <= time < 2**62 for time in found):
@@ -169,10 +172,10 @@ class ReplayCopy:
         return np.array(found)
 
     def _verify(self, old: StreamLayout, stored: dict[str, np.ndarray], first: np.ndarray, upto: np.ndarray) -> None:
-        """Read every row that is wanted once, and compare what was written with what is there.
+        """Read every row that is needed, and compare its checksum.
 
         Raises:
-            OSError, ValueError: the checksums are gone, or a row is another one.
+            OSError, ValueError: the checksums are missing, or one is wrong.
         """
         folder, blocks = self._of(old), {name: step_bytes(column, old) for name, column in stored.items()}
         sums = np.memmap(folder / f"{CHECKSUMS}.bin", np.uint32, "r", shape=(old.num_workers, old.ring))
@@ -193,10 +196,10 @@ class ReplayCopy:
         return rows.ravel()
 
     def _relaid(self, old: StreamLayout, upto: np.ndarray, first: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-        """All old streams one behind the other, cut into as many equal pieces as there are streams now.
+        """Join all old streams, and cut them into equal pieces, one for each stream of the new layout.
 
         Returns:
-            As `load`; the pairs (stream, time) [n, 2] at which a piece of another begins; rows of each stream.
+            Rows as in `load`; pairs (stream, time), [n, 2], at which another old stream begins; rows of each stream.
         """
         parts = []
         for stream in range(old.num_streams):
@@ -208,14 +211,14 @@ class ReplayCopy:
         length = min(streams.ring, share)
         rows, seams = np.full(streams.rows, -1), []
         for stream in range(streams.num_streams):
-            begin = (stream + 1) * share - length  # the back of its share: a stream's newest rows are there
+            begin = (stream + 1) * share - length  # the end of its share, which has the newest rows of a stream
             time = np.arange(length)
             rows[streams.index(np.full(length, stream), time)] = sequence[begin : begin + length]
             seams += [(stream, 0), *((stream, end - begin) for end in ends if 0 < end - begin < length)]
         return rows, np.array(seams, np.int64).reshape(-1, 2), length
 
     def _close_seams(self, seams: np.ndarray) -> None:
-        """No transition leads over a seam, and no stack looks back over it or over a stream's begin."""
+        """End the episodes at the seams, so that no transition and no frame stack crosses one."""
         stream, time = seams.T
         close_episodes(self.columns, self.streams, stream, time)
         for later in range(self.behind):
@@ -238,7 +241,7 @@ def checksums(rows: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def chunks(begin: int, end: int, ring: int, blocks: dict[str, np.ndarray]) -> Iterator[tuple[int, int]]:
-    """`pieces`, cut into such as have `CHUNK_BYTES`; `blocks` from `step_bytes`."""
+    """As `pieces`, cut into parts of at most `CHUNK_BYTES`; `blocks` are from `step_bytes`."""
     most = max(1, CHUNK_BYTES // sum(block.shape[2] for block in blocks.values()))
     for slot, count in pieces(begin, end, ring):
         for part in range(slot, slot + count, most):
@@ -246,7 +249,7 @@ def chunks(begin: int, end: int, ring: int, blocks: dict[str, np.ndarray]) -> It
 
 
 def pieces(begin: int, end: int, ring: int) -> list[tuple[int, int]]:
-    """The places of the times [begin, end), at most a ring full of them, as (first slot, number of slots)."""
+    """The slots of the times [begin, end), at most `ring` of them, as pairs (first slot, number of slots)."""
     if end <= begin:
         return []
     slot, count = begin % ring, end - begin

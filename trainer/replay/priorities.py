@@ -1,11 +1,11 @@
-"""Prioritized draws for the streams of many writers: the learner's process owns all priorities.
+"""Prioritized draws from the streams of many writers; the learner's process has all priorities.
 
-Workers write rows and their cursors as ever. Before it draws, the sampler adopts the rows that the cursors have passed
-and drops those that are about to be overwritten; between two looks a row of the tree stands for one known transition,
-so that a priority that comes back later is taken only if the row still is that transition.
+Workers only write rows and cursors. Before it draws, the sampler adopts the rows that were published since the last
+draw, and drops those that may be overwritten. In between each row of the tree stands for one known transition, so a new
+priority is taken only if the row still has that transition.
 
-TorchRL's sampler keeps its priorities in a C++ segment tree, which does not load with the torch of constraints.txt, and
-expects to see every write. The tree here is array operations on whole batches, with the same interface.
+TorchRL's sampler has its priorities in a C++ segment tree, which does not load with the torch of constraints.txt, and
+which must be told of every write. The tree here has the same interface, and works on whole arrays in NumPy.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torchrl.data.replay_buffers.samplers import Sampler
 
 from trainer.replay.uniform import StreamSampler
 
-FANOUT = 16  # children of a node: a block of them is two cache lines, and a million rows are five levels
-LEAST = 1e-200  # in place of a priority of 0, which nobody divides by
+FANOUT = 16  # children of a node: they fill two cache lines, and a million rows have five levels
+LEAST = 1e-200  # replaces a priority of 0 in a division
 
 
 class PriorityTree:
-    """Sums of non-negative priorities over nodes of `FANOUT` children, for whole index arrays at once.
+    """A tree of sums of non-negative priorities, with `FANOUT` children for each node and operations on index arrays.
 
-    Interface of TorchRL's SumSegmentTree. A node is always the sum of all its children, so that rounding errors do not
-    add up over a run.
+    It has the interface of TorchRL's SumSegmentTree. Each change sums all children of a node again, so rounding errors
+    do not add up.
 
     Args:
         size: number of leaves.
@@ -42,15 +42,15 @@ class PriorityTree:
         self._sums = [np.zeros(n) for n in padded]  # leaves first, the root last
 
     def __getitem__(self, index: np.ndarray) -> np.ndarray:
-        """Priorities float64 of leaves int64, of any shape."""
+        """Priorities, float64, of leaves, int64 of any shape."""
         return self._sums[0][index]
 
     def __setitem__(self, index: np.ndarray, priority: np.ndarray | float) -> None:
-        """Set leaves int64 [n]; of one that is named twice the last value holds."""
+        """Set leaves, int64 [n]; for a repeated leaf the last value counts."""
         self._sums[0][index] = priority
         for level in range(1, len(self._sums)):
             index = index // FANOUT
-            if level > 1:  # above it many children share a parent
+            if level > 1:  # higher up many children share a parent
                 index = np.unique(index)
             self._sums[level][index] = self._sums[level - 1].reshape(-1, FANOUT)[index].sum(1)
 
@@ -60,11 +60,11 @@ class PriorityTree:
         return float(self._sums[-1][0])
 
     def scan_lower_bound(self, mass: np.ndarray) -> np.ndarray:
-        """For each `mass` float64 [n] in [0, total) the first leaf up to which the sum is above it, int64 [n]."""
+        """For each `mass`, float64 [n] in [0, total), the first leaf up to which the sum is larger, int64 [n]."""
         mass, node = mass.copy(), np.zeros(len(mass), np.int64)
         for sums in self._sums[-2::-1]:
             upto = np.cumsum(sums.reshape(-1, FANOUT)[node], axis=1)
-            # Rounding may put a mass at the very end beyond the last child that has any: stay within.
+            # By rounding a mass at the end may lie beyond the last child with a priority: stay within.
             mass = np.minimum(mass, np.nextafter(upto[:, -1], 0))
             child = (upto <= mass[:, None]).sum(1)
             before = np.take_along_axis(upto, np.maximum(child - 1, 0)[:, None], 1)[:, 0]
@@ -73,7 +73,7 @@ class PriorityTree:
         return node
 
     def entropy(self) -> float:
-        """`-sum P ln P` of the draws' distribution over `ln` of how many leaves there are: 1 is uniform."""
+        """Entropy of the draws, `-sum P ln P`, divided by `ln` of the number of leaves: 1 is uniform."""
         leaves = self._sums[0]
         p = leaves[leaves > 0] / max(self.total, np.finfo(float).tiny)
         return float(-(p * np.log(p)).sum() / np.log(len(p))) if len(p) > 1 else 1.0
@@ -83,15 +83,15 @@ class PrioritizedStreamSampler(Sampler):
     """Draws transitions in proportion to `priority ** alpha` (Schaul et al. 2016, eq. 1 and section 3.4).
 
     Args:
-        streams: says which rows are whole, as for uniform draws.
+        streams: the uniform sampler, for the rows that can be drawn.
         alpha: exponent of priorities.
-        beta: exponent of importance weights; set anew as training goes on.
+        beta: exponent of importance weights; changed during training.
         eps: added to every TD error.
-        final: the column of that name, bool [rows]: rows that start no transition and get no priority.
-        batch_size: B: of several batches that are drawn at once, each one's weights are over its own largest.
+        final: the column of this name, bool [rows]: rows that start no transition and have no priority.
+        batch_size: B; where several batches are drawn at once, weights are scaled for each batch.
 
     Attributes:
-        first: `first(rows) -> TD errors` float64 [n] of new rows int64 [n]; None: they get the largest so far.
+        first: `first(rows)`: TD errors, float64 [n], of new rows, int64 [n]; None: the largest TD error so far.
     """
 
     prioritized = True
@@ -117,7 +117,7 @@ class PrioritizedStreamSampler(Sampler):
         self.rejected = 0  # priorities that came too late
 
     def adopt(self) -> None:
-        """Take in the rows that were published since the last call, let go of those that are being overwritten."""
+        """Add the rows that were published since the last call, and drop those that may be overwritten."""
         begin, end = self.uniform.whole()
         end = np.maximum(end, self._adopted)
         dropped = _ranges(self._begin, np.minimum(begin, self._adopted))
@@ -135,20 +135,20 @@ class PrioritizedStreamSampler(Sampler):
             self.tree[rows] = np.where(self._final[rows], 0.0, (error + self.eps) ** self.alpha)
 
     def draw(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """`count` pairs (stream, time) that start a transition, int64 [count] each.
+        """Draw transitions: their first rows as (stream, time), int64 [count] each.
 
         Raises:
-            RuntimeError: no stream holds a whole transition yet.
+            RuntimeError: there is no complete transition yet.
         """
         stream, time = self._draw(count)
-        again = np.flatnonzero(self._final[self.streams.index(stream, time)])  # a dead writer's: `close_episodes`
+        again = np.flatnonzero(self._final[self.streams.index(stream, time)])  # set later by `close_episodes`
         while len(again):
             stream[again], time[again] = self._draw(len(again))
             again = again[self._final[self.streams.index(stream[again], time[again])]]
         return stream, time
 
     def _draw(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """As :meth:`draw`, among rows too that became final after they were adopted."""
+        """As `draw`, but also rows that became final after they were adopted."""
         self.adopt()
         if self.tree.total <= 0:
             raise RuntimeError("the replay holds no whole transition yet")
@@ -156,34 +156,34 @@ class PrioritizedStreamSampler(Sampler):
         n, ring = self.streams.envs_per_worker, self.streams.ring
         stream, slot = rows // (n * ring) * n + rows % n, rows // n % ring
         begin = self._begin[stream]
-        return stream, begin + (slot - begin) % ring  # the one time at this place that the tree knows
+        return stream, begin + (slot - begin) % ring  # the time of the transition that the tree has there
 
     def intact(self, stream: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """As :meth:`StreamSampler.intact`."""
+        """As `StreamSampler.intact`."""
         return self.uniform.intact(stream, time)
 
     def weights(self, stream: np.ndarray, time: np.ndarray, batch_size: int) -> np.ndarray:
-        """Importance weights `(N P) ** -beta`, each over the largest of its batch (Schaul et al. 2016, section 3.4).
+        """Importance weights `(N P) ** -beta`, divided by the largest of the batch (Schaul et al. 2016, section 3.4).
 
-        Over the largest of all rows, the weights of every batch would shrink as training goes on: one row that is
-        hardly ever drawn scales all others down. Dopamine and dqn_zoo divide by the batch's largest too.
+        Divided by the largest of all rows, the weights of every batch would shrink during training, as one row that is
+        hardly ever drawn has a very large weight. Dopamine and dqn_zoo divide by the largest of the batch too.
 
         Args:
-            stream: of the transitions drawn, int64 [n], one batch behind the other.
-            time: likewise.
+            stream: of the transitions, one batch after another, int64 [n].
+            time: of the transitions, int64 [n].
             batch_size: B; n is a multiple of it.
 
         Returns:
             float32 [n], in (0, 1]; the largest of each batch is 1.
         """
         leaf = self.tree[self.streams.index(stream, time)].reshape(-1, batch_size)
-        leaf = np.maximum(leaf, LEAST)  # all are 0 in an example out of rows that are not written yet
+        leaf = np.maximum(leaf, LEAST)  # all are 0 in `StreamReplay.example`
         return ((leaf / leaf.min(1, keepdims=True)) ** -self.beta).ravel().astype(np.float32)
 
     def update(self, stream: np.ndarray, time: np.ndarray, error: np.ndarray) -> None:
-        """New TD errors float [n] of transitions drawn before; those that were let go of meanwhile are left out."""
+        """Set TD errors, float [n], of transitions that were drawn before; those dropped since are ignored."""
         known = (time >= self._begin[stream]) & (time < self._adopted[stream]) & self.intact(stream, time)
-        known &= np.isfinite(error)  # what ends a run must not end the one that goes on with its checkpoint
+        known &= np.isfinite(error)  # the update ends the run; a resumed run must not have them
         self.rejected += int(len(known) - np.count_nonzero(known))
         if known.any():
             error = error[known].astype(np.float64)
@@ -191,20 +191,20 @@ class PrioritizedStreamSampler(Sampler):
             self.largest = max(self.largest, float(error.max()))
 
     def sample(self, storage, batch_size: int) -> tuple[Tensor, dict]:
-        """TorchRL's interface: rows of the storage, the pairs they stand for, and their weights."""
+        """Draw as TorchRL's samplers: rows of the storage, their (stream, time), and their weights."""
         return self.described(*self.draw(batch_size))
 
     def described(self, stream: np.ndarray, time: np.ndarray) -> tuple[Tensor, dict[str, Tensor]]:
-        """As :meth:`StreamSampler.described`, with their weights: each over the largest of its batch.
+        """As `StreamSampler.described`, with importance weights.
 
-        Where their number is no multiple of the batch size, all of them are one batch.
+        If the number of rows is no multiple of the batch size, all rows are one batch.
         """
         index, info = self.uniform.described(stream, time)
         size = len(time) if len(time) % self.batch_size else self.batch_size
         return index, {**info, "priority_weight": torch.from_numpy(self.weights(stream, time, size))}
 
     def metrics(self) -> dict[str, float]:
-        """For the log: the draws' entropy (1 is uniform), and the largest priority over the mean one."""
+        """Metrics: entropy of the draws (1 is uniform), largest priority divided by the mean one, beta."""
         leaves = self.tree[np.arange(self.tree.size)]
         known = np.count_nonzero(leaves)
         return {
@@ -214,7 +214,7 @@ class PrioritizedStreamSampler(Sampler):
         }
 
     def state_dict(self) -> dict:
-        """Random generator, priorities of all rows and what they stand for."""
+        """Random generator, priorities of all rows, and the times of their transitions."""
         leaves = self.tree[np.arange(self.tree.size)]
         return {
             **self.uniform.state_dict(),
@@ -229,7 +229,7 @@ class PrioritizedStreamSampler(Sampler):
         self.uniform.load_state_dict(state_dict)
         self.largest = state_dict["largest"]
         begin, end = self.uniform.whole()
-        if state_dict.get("moved"):  # the rows lie elsewhere now
+        if state_dict.get("moved"):  # the layout has changed
             self._begin, self._adopted = begin, np.maximum(begin, end)
         else:
             self._begin, self._adopted = state_dict["begin"].numpy().copy(), state_dict["adopted"].numpy().copy()
@@ -237,12 +237,12 @@ class PrioritizedStreamSampler(Sampler):
         known[self.streams.index(*_ranges(self._begin, self._adopted))] = True
         known &= ~self._final
         priorities = state_dict["priorities"].numpy()
-        if state_dict.get("moved"):  # among rows that were adopted there are some that had not been
+        if state_dict.get("moved"):  # rows that had not been adopted have no priority yet
             priorities = np.where(priorities > 0, priorities, (self.largest + self.eps) ** self.alpha)
         self.tree[np.arange(self.tree.size)] = np.where(known, priorities, 0.0)
 
     def _empty(self) -> None:
-        """Nothing is kept besides what the cursors say."""
+        """Do nothing: there is no other state than the cursors."""
 
     def dumps(self, path) -> None:
         """Not used: checkpoints take the state dict."""

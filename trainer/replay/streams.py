@@ -1,13 +1,13 @@
 """The shared replay: time-ordered streams in one memory-mapped storage, written without a lock.
 
-Every sub-environment owns a *stream*: a ring of rows that one process writes, in time order, and whose cursor it
-publishes after the rows. The learner draws published rows only (`trainer.replay.uniform`, `trainer.replay.priorities`),
-gathers them with what follows them (`trainer.replay.transitions`), and draws again those that were overwritten
-meanwhile (`trainer.replay.buffer`); nobody waits for anybody. As a stream is contiguous in time, n-step returns and
-frame stacks are index arithmetic at sampling, and no observation is stored twice.
+Every sub-environment has a *stream*: a ring of rows that one process writes in time order; after the rows it publishes
+the stream's cursor. The learner draws only published rows (`trainer.replay.uniform`, `trainer.replay.priorities`),
+gathers the transitions that start there (`trainer.replay.transitions`), and draws again those that were overwritten
+during this (`trainer.replay.buffer`); no process waits for another. As a stream is contiguous in time, n-step returns
+and frame stacks are computed by indices at sampling, and each observation is stored once.
 
-An episode's end takes one more row, its final observation (`final`), which is never drawn as a start: Gymnasium's
-next-step autoreset yields it by itself, and it keeps the streams of a worker in step.
+The end of an episode takes one more row with its final observation (`final`), at which no transition starts. With
+Gymnasium's next-step autoreset it is a step of its own, so the streams of a worker stay in step.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Columns = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class StreamLayout:
-    """Where a stream's rows lie in the storage.
+    """The places of the streams' rows in the storage.
 
-    A worker's rows are one block, time first: what it writes in one vector step is contiguous.
+    A worker's rows are one block, ordered by time, so the rows of one vector step are contiguous.
 
     Args:
         num_workers: W.
         envs_per_worker: N; stream = worker * N + sub-environment.
-        ring: rows of one stream.
+        ring: number of rows of one stream.
     """
 
     num_workers: int
@@ -52,21 +52,21 @@ class StreamLayout:
 
     @property
     def rows(self) -> int:
-        """Rows of the whole storage."""
+        """Number of rows of the storage."""
         return self.num_streams * self.ring
 
     @property
     def folder(self) -> str:
-        """Name of the folder that holds rows which lie like this."""
+        """Name of the folder for rows with this layout."""
         return f"{self.num_workers}x{self.envs_per_worker}x{self.ring}"
 
     def index(self, stream: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """Storage rows of (stream, time) pairs, int64 arrays of one shape."""
+        """Storage rows of pairs (stream, time), int64 arrays of one shape."""
         n = self.envs_per_worker
         return (stream // n * self.ring + time % self.ring) * n + stream % n
 
     def later(self, rows: np.ndarray, steps: np.ndarray | int) -> np.ndarray:
-        """Storage rows of the same streams `steps` vector steps later, or earlier where that is below 0; int64."""
+        """Storage rows, int64, of the same streams `steps` vector steps later; negative steps are earlier."""
         block = self.ring * self.envs_per_worker  # of a worker
         inside = rows % block
         return rows - inside + (inside + steps * self.envs_per_worker) % block
@@ -77,7 +77,7 @@ class StreamLayout:
 
 
 def layout(capacity_frames: int, num_workers: int, envs_per_worker: int) -> StreamLayout:
-    """The layout for at most `capacity_frames` rows."""
+    """The layout with at most `capacity_frames` rows."""
     return StreamLayout(num_workers, envs_per_worker, capacity_frames // (num_workers * envs_per_worker))
 
 
@@ -96,7 +96,7 @@ def row_spec(spec: EnvSpec, with_values: bool = False) -> dict[str, tuple[tuple[
     if with_values:  # of the collector's network, for the first priority of a row
         columns |= {"value_taken": ((), "float32"), "value_best": ((), "float32")}
     if spec.stack > 1:
-        columns["age"] = ((), "int32")  # steps since the episode's first observation: how far a stack may look back
+        columns["age"] = ((), "int32")  # steps since the episode's first observation, which limits frame stacks
     return columns
 
 
@@ -106,12 +106,12 @@ def row_bytes(spec: EnvSpec, with_values: bool = False) -> int:
 
 
 def open_storage(spec: EnvSpec, streams: StreamLayout, folder: Path, with_values: bool = False) -> LazyMemmapStorage:
-    """A storage of `streams.rows` rows in `folder`, whose space on the disk is taken at once.
+    """Create a storage of `streams.rows` rows in `folder`, and allocate all of its disk space.
 
-    Else a disk that others fill meanwhile would end the worker that writes the next row, by SIGBUS.
+    Without that, a worker that writes a row would be killed by SIGBUS if the disk was full.
 
     Raises:
-        ConfigError: there is no room for it.
+        ConfigError: there is not enough disk space.
     """
     storage = LazyMemmapStorage(streams.rows, scratch_dir=str(folder), auto_cleanup=False)
     columns = row_spec(spec, with_values)
@@ -125,7 +125,7 @@ def open_storage(spec: EnvSpec, streams: StreamLayout, folder: Path, with_values
                 os.posix_fallocate(file.fileno(), 0, column.nbytes)
     except (OSError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) else os.strerror(errno.ENOSPC)
-        if str(reason) not in str(error):  # torch's errors of a file are RuntimeErrors without a number, as are others
+        if str(reason) not in str(error):  # torch reports errors of files, and others, as RuntimeError without an errno
             raise
         raise ConfigError(
             f"a replay of {streams.rows} rows finds no room in {folder} ({reason}): lower "
@@ -135,7 +135,7 @@ def open_storage(spec: EnvSpec, streams: StreamLayout, folder: Path, with_values
 
 
 def worker_rows(storage: LazyMemmapStorage, streams: StreamLayout, worker: int) -> dict[str, np.ndarray]:
-    """A worker's block of each column as arrays [ring, N, ...] on the shared memory."""
+    """A worker's block of each column, arrays [ring, N, ...] in the shared memory."""
     columns = {}
     for name, column in storage._storage.items():
         array = column.numpy()
@@ -146,16 +146,16 @@ def worker_rows(storage: LazyMemmapStorage, streams: StreamLayout, worker: int) 
 
 
 def close_episodes(columns: Columns, streams: StreamLayout, stream: np.ndarray, time: np.ndarray) -> None:
-    """End the episodes of streams whose writer is gone before row `time`, int64 [n] each.
+    """End the running episodes of streams whose worker has died.
 
-    Their last row becomes the final observation of an episode that was truncated one step earlier, as what the
-    environment would have shown next is not known: the newest transition of each is given up.
+    The next observation is not known. So the last row of each becomes the final observation of an episode that was
+    truncated one step earlier, and its newest transition is lost.
 
     Args:
         columns: of the whole storage, [rows, ...].
         streams: the layout.
-        stream: whose episodes.
-        time: where a new episode is to begin.
+        stream: the streams, int64 [n].
+        time: at which a new episode will begin in each, int64 [n].
     """
     stream, time = stream[time > 0], time[time > 0]
     last, before = streams.index(stream, time - 1), streams.index(stream, np.maximum(time - 2, 0))

@@ -1,4 +1,4 @@
-"""What a draw becomes: the row, what follows it n steps later, and the rewards between, as TorchRL's storage."""
+"""Gather n-step transitions from the rows of streams, as a TorchRL storage."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from torchrl.data.replay_buffers.storages import Storage
 from trainer.envs import EnvSpec
 from trainer.replay.streams import Columns, StreamLayout
 
-Memory = dict[str, np.ndarray]  # arrays that gathered rows are written into, kept from one gathering to the next
+Memory = dict[str, np.ndarray]  # arrays for gathered rows, used again in the next call
 FirstPriority = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Transitions(Storage):
-    """TorchRL storage whose item at a row is the n-step transition that starts there; the collectors write the rows.
+    """A TorchRL storage whose item at a row is the n-step transition that starts there; collectors write the rows.
 
     Args:
         spec: the environment.
-        columns: of the rows, [rows, ...], on the memory that the collectors write.
+        columns: of the rows, [rows, ...], in the memory that the collectors write.
         streams: the layout.
         cursor: int64 [S], rows published in each stream; shared with the collectors.
         gamma: discount within an n-step return.
         n_step: n.
-        pin_memory: let `memory` be page-locked, for copies to a GPU that overlap with its work.
+        pin_memory: whether `memory` is page-locked, so that copies to a GPU overlap with its work.
 
     Attributes:
-        memory: what the next transitions are written into; None: each gathering gets memory of its own.
+        memory: arrays for the next transitions; None: each call allocates new ones.
     """
 
     device = torch.device("cpu")
@@ -40,23 +40,26 @@ class Transitions(Storage):
         self, spec: EnvSpec, columns: Columns, streams: StreamLayout, cursor: np.ndarray, gamma: float, n_step: int,
         pin_memory: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(streams.rows, compilable=True)  # else it takes shared memory for counts of its own writes
+        super().__init__(streams.rows, compilable=True)  # else it allocates shared memory to count its writes
         self.spec, self.streams, self.gamma, self.n_step = spec, streams, gamma, n_step
         self.memory: Memory | None = None
         self._columns, self._cursor, self._pinned = columns, cursor, pin_memory
 
     def __len__(self) -> int:
-        """Rows that are published and not overwritten."""
+        """Number of rows that are published and not overwritten."""
         return int(np.minimum(self._cursor, self.streams.ring).sum())
 
     def get(self, index: Tensor | np.ndarray | slice | int) -> TensorDict:
-        """The transitions that start at storage rows int64 [B], of a slice of them, or of one row (B = 1).
+        """Gather the transitions that start at storage rows.
+
+        Args:
+            index: the rows, int64 [B], a slice, or one row (B = 1).
 
         Returns:
-            TensorDict [B]: `action` as the spec says, `action_mask` bool [A] where there are masks, the observation's
-            leaves; below `next` the same leaves and mask n steps later, `reward` float32 [1] (the discounted sum of
-            up to n rewards), `terminated`, `truncated` and `done` bool [1]; and with n > 1 `steps_to_next_obs`
-            int64 [1].
+            TensorDict [B] with `action`, of the shape and dtype of `spec.action`; the observation's leaves;
+            `action_mask`, bool [A], if there are masks; and with n > 1 `steps_to_next_obs`, int64 [1]. Under `next`:
+            leaves and mask up to n steps later, `reward`, float32 [1], the discounted sum of up to n rewards;
+            `terminated`, `truncated` and `done`, bool [1].
         """
         rows = index.numpy() if isinstance(index, Tensor) else np.atleast_1d(np.arange(self.max_size)[index])
         returns, steps = self._returns(rows)
@@ -76,24 +79,24 @@ class Transitions(Storage):
         return TensorDict({"action": self._take("action", rows), **now, "next": TensorDict(then, size)}, size)
 
     def first_priorities(self, rows: np.ndarray, priority: FirstPriority) -> np.ndarray:
-        """Priorities float64 [n] of new transitions by the values that the collectors acted by.
+        """Priorities, float64 [n], of new transitions, from the values that the collectors acted by.
 
         Args:
-            rows: at which they start, int64 [n].
-            priority: of the algorithm; see `trainer.algorithms.Algorithm`.
+            rows: at which the transitions start, int64 [n].
+            priority: `first_priority` of `trainer.algorithms.Algorithm`.
         """
         returns, steps = self._returns(rows)
         going_on = ~self._columns["terminated"][self.streams.later(rows, steps - 1)]
         following = self._columns["value_best"][self.streams.later(rows, steps)]
-        going_on &= np.isfinite(following)  # infinite: no action was legal
+        going_on &= np.isfinite(following)  # infinite if no action was legal
         following = np.where(going_on, following, 0.0)
         values = (self.gamma**steps * going_on, following, self._columns["value_taken"][rows])
         return priority(returns[:, 0], *map(torch.from_numpy, values)).double().numpy()
 
     def _returns(self, rows: np.ndarray) -> tuple[Tensor, np.ndarray]:
-        """n-step returns float32 [B, 1] and their lengths int64 [B] (Sutton and Barto 2018, eq. 12.1).
+        """n-step returns, float32 [B, 1], and their lengths m, int64 [B] (Sutton and Barto 2018, eq. 12.1).
 
-        R = sum_{k < m} gamma^k r_{t+k}, where m is n, or less when the episode ends before.
+        `R = sum_{k < m} gamma^k r_{t+k}`, where m is n, or less if the episode ends before.
         """
         if self.n_step == 1:
             return self._take("reward", rows).unsqueeze(-1), np.ones(len(rows), np.int64)
@@ -106,7 +109,7 @@ class Transitions(Storage):
         return torch.from_numpy(returns.astype(np.float32)).unsqueeze(-1), alive.sum(1)
 
     def _observed(self, rows: np.ndarray, role: str = "") -> dict[str, Tensor]:
-        """Mask and leaves at `rows`, stacked where they are; `role` names the memory that they are written into."""
+        """Mask and leaves at `rows`, with frame stacks; `role` distinguishes the arrays in `memory`."""
         found = {"action_mask": self._take("action_mask", rows, role)} if self.spec.action.has_mask else {}
         for leaf in self.spec.leaves:
             if leaf.stack == 1:
@@ -130,18 +133,18 @@ class Transitions(Storage):
         if buffer is None or len(buffer) < shape[0] or buffer.shape[1:] != shape[1:]:
             tensor = torch.empty(shape, dtype=getattr(torch, dtype.name), pin_memory=self._pinned)
             buffer = self.memory[key] = tensor.numpy()
-        return buffer[: shape[0]]  # chunks of many sizes share one buffer: new memory costs more than filling it
+        return buffer[: shape[0]]  # one buffer for chunks of all sizes, as new memory costs more than filling it
 
     def set(self, *_: Any, **__: Any) -> None:
         """Not used: the collectors write the rows."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: `trainer.replay.on_disk` keeps the rows."""
+        """Nothing: `trainer.replay.on_disk` saves the rows."""
         return {}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Nothing to load."""
+        """Do nothing: `trainer.replay.on_disk` loads the rows."""
 
     def contains(self, item: int) -> bool:
         """Whether a row is published."""
@@ -150,4 +153,4 @@ class Transitions(Storage):
         return item % block // self.streams.envs_per_worker < self._cursor[stream]
 
     def _empty(self) -> None:
-        """Nothing is kept besides the rows, which the collectors own."""
+        """Do nothing: there is no other state than the rows."""

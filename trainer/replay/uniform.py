@@ -1,4 +1,4 @@
-"""Uniform draws over the streams of many writers."""
+"""Uniform draws from the streams of many writers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from trainer.replay.streams import StreamLayout
 
 
 class StreamSampler(Sampler):
-    """Draws uniformly over published transitions that are still whole.
+    """Draws uniformly from the transitions that are published and not overwritten.
 
     Args:
         cursor: int64 [S], rows published in each stream; shared with the workers.
         streams: the layout.
-        ahead: rows after a start that must be published (n of the n-step return).
-        behind: rows before a start that must still be there (frame stack - 1).
+        ahead: rows after the first one that a transition needs (n of the n-step return).
+        behind: rows before the first one that a transition needs (frame stack - 1).
         seed: of the draws.
-        oldest: int64 [S], time of the oldest row of each stream that a resumed run has; shared.
-        final: the column of that name, bool [rows]: rows that start no transition; None: there are none.
+        oldest: int64 [S], time of the oldest row of each stream in a resumed run; shared.
+        final: the column of this name, bool [rows]: rows that start no transition; None: there are none.
     """
 
     prioritized = False
@@ -35,18 +35,18 @@ class StreamSampler(Sampler):
         self.oldest = np.zeros(streams.num_streams, np.int64) if oldest is None else oldest
 
     def whole(self) -> tuple[np.ndarray, np.ndarray]:
-        """For each stream the times [begin, end) at which a transition may start now, int64 [S] each."""
+        """For each stream the times [begin, end) at which a transition can start now, int64 [S] each."""
         cursor = self.cursor.copy()
-        # A full ring's oldest row may be under the writer's pen, hence + 1; a stack needs the rows behind a start too.
+        # + 1, as the worker may be writing over the oldest row of a full ring; `behind` more for frame stacks.
         begin = np.where(cursor >= self.streams.ring, cursor - self.streams.ring + 1 + self.behind, 0)
         begin = np.maximum(begin, self.oldest + self.behind * (self.oldest > 0))
         return begin, np.maximum(begin, cursor - self.ahead)
 
     def draw(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """`count` pairs (stream, time) that start a transition, int64 [count] each.
+        """Draw transitions: their first rows as (stream, time), int64 [count] each.
 
         Raises:
-            RuntimeError: no stream holds a whole transition yet.
+            RuntimeError: there is no complete transition yet.
         """
         stream, time = self._draw(count)
         if self._final is None:
@@ -58,7 +58,7 @@ class StreamSampler(Sampler):
         return stream, time
 
     def _draw(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """As :meth:`draw`, among final rows too."""
+        """As `draw`, but also final rows."""
         begin, end = self.whole()
         size = end - begin
         upto = np.cumsum(size)
@@ -69,20 +69,20 @@ class StreamSampler(Sampler):
         return stream, begin[stream] + x - (upto[stream] - size[stream])
 
     def intact(self, stream: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """Bool [count]: the rows that a start needs were not overwritten until now."""
+        """Whether the rows of transitions are not overwritten yet, bool [count]."""
         return np.maximum(time - self.behind, 0) > self.cursor[stream] - self.streams.ring
 
     def sample(self, storage, batch_size: int) -> tuple[Tensor, dict]:
-        """TorchRL's interface: rows of the storage, and the pairs they stand for."""
+        """Draw as TorchRL's samplers: rows of the storage, and their (stream, time)."""
         return self.described(*self.draw(batch_size))
 
     def described(self, stream: np.ndarray, time: np.ndarray) -> tuple[Tensor, dict[str, Tensor]]:
-        """Storage rows of starts int64 [n] each, and what a sample tells of them: the very starts, as tensors."""
+        """Storage rows of (stream, time), int64 [n] each, and the entries that a sample has for them."""
         info = {"stream": torch.from_numpy(stream), "time": torch.from_numpy(time)}
         return torch.from_numpy(self.streams.index(stream, time)), info
 
     def metrics(self) -> dict[str, float]:
-        """Nothing to log."""
+        """No metrics."""
         return {}
 
     def state_dict(self) -> dict:
@@ -90,11 +90,11 @@ class StreamSampler(Sampler):
         return {"rng": self.rng.bit_generator.state}
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Go on with the draws of a checkpoint."""
+        """Restore the random generator's state."""
         self.rng.bit_generator.state = state_dict["rng"]
 
     def _empty(self) -> None:
-        """Nothing is kept besides the cursors, which the workers own."""
+        """Do nothing: there is no other state than the cursors."""
 
     def dumps(self, path) -> None:
         """Not used: checkpoints take the state dict."""
