@@ -213,7 +213,8 @@ def ctrl_c_twice(run: Run) -> int:
 
 
 def ctrl_c_while_starting(run: Run) -> int:
-    run.wait((run.folder / "run" / "log.txt").exists)
+    log = run.folder / "run" / "log.txt"
+    run.wait(lambda: log.exists() and log.stat().st_size)  # before its first line there is nothing to summarise
     run.wait(lambda: len(run.processes()) > 2)  # the fork server is there, and imports
     run.strike_all(signal.SIGINT)
     return 0

@@ -134,10 +134,14 @@ def test_illegal_actions_are_never_taken_and_every_legal_one_is(
     assert board.epsilon[0] == 1.0
 
 
-def test_frame_limit_pauses_and_stop_ends_the_loop(small_config: Callable[..., Config], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("limit", "most"), [(4, 4), (100, 103)])
+def test_frame_limit_pauses_and_stop_ends_the_loop(
+    limit: int, most: int, small_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    """The first vector step of 4 sub-environments is 4 frames: a limit of 4 allows no second one."""
     config = small_config(collector={"num_workers": 1, "envs_per_worker": 4})
     rollout, _, board = rollout_of(config, tmp_path)
-    board.frame_limit[0] = 100
+    board.frame_limit[0] = limit
     control, wait = rollout.link.board, rollout._wait
 
     def stop_when_paused() -> None:
@@ -146,7 +150,7 @@ def test_frame_limit_pauses_and_stop_ends_the_loop(small_config: Callable[..., C
 
     rollout._wait = stop_when_paused  # type: ignore[method-assign]
     rollout.run()
-    assert 100 <= board.frames[0] < 104
+    assert limit <= board.frames[0] <= most
     assert control.waited_s[0] > 0
     assert control.heartbeat[0] > 0
 
