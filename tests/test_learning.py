@@ -29,7 +29,8 @@ from trainer.config.sections import LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.host.resources import prepare_process
 from trainer.learning.feed import Batch, Feed, to_tensordict
-from trainer.learning.update import NotFinite, Updater, linear, parameter_groups
+from trainer.learning.gradients import parameter_groups
+from trainer.learning.update import NotFinite, Updater, linear
 from trainer.replay.buffer import StreamReplay
 from trainer.replay.streams import StreamLayout, open_storage
 from trainer.replay.transitions import Transitions
@@ -431,11 +432,11 @@ def open_replay(folder: Path, seed: int = 4) -> StreamReplay:
 @pytest.mark.parametrize("ahead", [False, True], ids=["between updates", "in the background"])
 def test_feed_yields_what_sample_gives_batch_by_batch_in_the_order_asked_for(tmp_path, ahead):
     """Chunks of 5, 3, 3 and 1 batches draw the same rows, whether the next one is gathered meanwhile or not."""
-    plain, feed, seen = open_replay(tmp_path / "a"), Feed(open_replay(tmp_path / "b"), CPU), 0
+    plain, feed, seen = open_replay(tmp_path / "a"), Feed(open_replay(tmp_path / "b"), CPU, ahead), 0
     counts = [5, 3, 3, 1]
     for number, count in enumerate(counts):
         whole = plain.sample(count * 8)
-        then = counts[number + 1] if ahead and number < 3 else 0
+        then = counts[number + 1] if number < 3 else 0
         for i, batch in enumerate(feed.batches(count, then)):
             assert set(batch) == set(whole.keys(True, True))
             assert all(torch.equal(tensor, whole[key][8 * i : 8 * i + 8]) for key, tensor in batch.items())
@@ -446,7 +447,7 @@ def test_feed_yields_what_sample_gives_batch_by_batch_in_the_order_asked_for(tmp
 
 
 def test_feed_gives_as_many_as_are_asked_for_when_it_was_told_another_number(tmp_path):
-    feed = Feed(open_replay(tmp_path), CPU)
+    feed = Feed(open_replay(tmp_path), CPU, ahead=True)
     for count, then in ((2, 5), (3, 1), (4, 2), (1, 0), (6, 0)):
         assert len(list(feed.batches(count, then))) == count
     feed.close()

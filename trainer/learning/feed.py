@@ -38,13 +38,14 @@ class Feed:
     Args:
         replay: where batches come from.
         device: of the updater.
+        ahead: gather what is needed next in a thread; else between updates.
 
     Attributes:
         gather: `gather(count) -> TensorDict [count * B]`, in memory that the call after the next one overwrites.
     """
 
-    def __init__(self, replay: StreamReplay, device: torch.device) -> None:
-        self._replay, self._device = replay, device
+    def __init__(self, replay: StreamReplay, device: torch.device, ahead: bool = False) -> None:
+        self._replay, self._device, self._ahead = replay, device, ahead
         self._memory: deque[Memory] = deque([{}, {}])
         self._ready: list[Batch] = []
         self._coming: Future[list[Batch]] | None = None
@@ -66,7 +67,7 @@ class Feed:
                 self._ready = self._gathered(count)
             taken, self._ready = self._ready[:count], self._ready[count:]
             count -= len(taken)
-            if then and not count and not self._ready:
+            if self._ahead and then and not count and not self._ready:
                 self._replay.take_priorities()
                 self._memory.rotate()
                 self._thread = self._thread or ThreadPoolExecutor(1, "feed")

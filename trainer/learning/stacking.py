@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from trainer.learning.feed import Batch
-from trainer.learning.update import BETAS, MAX_METRICS, Updater, make_gradients
+from trainer.learning.gradients import make_gradients
+from trainer.learning.update import BETAS, MAX_METRICS, Updater
 from trainer.networks.recording import record
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import TensorDictReplayBuffer
+from torchrl.data import LazyMemmapStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.writers import ImmutableDatasetWriter
 
+from trainer.config.algorithms import AlgorithmConfig
+from trainer.config.sections import ReplayConfig
+from trainer.envs import EnvSpec
 from trainer.replay.priorities import PrioritizedStreamSampler
-from trainer.replay.transitions import Memory, Transitions
+from trainer.replay.streams import StreamLayout
+from trainer.replay.transitions import FirstPriority, Memory, Transitions
 from trainer.replay.uniform import StreamSampler
 
 
@@ -84,3 +90,37 @@ class StreamReplay(TensorDictReplayBuffer):
             parts = [torch.cat(tensors).cpu().numpy() for tensors in zip(*self._returned, strict=True)]
             self._sampler.update(*parts)
             self._returned.clear()
+
+
+def open_replay(
+    spec: EnvSpec, storage: LazyMemmapStorage, streams: StreamLayout, cursor: np.ndarray, oldest: np.ndarray,
+    algorithm: AlgorithmConfig, section: ReplayConfig, batch_size: int, seed: int, pin_memory: bool = False,
+    first_priority: FirstPriority | None = None,
+) -> StreamReplay:  # fmt: skip
+    """A replay to sample from, by priorities where the algorithm wants them.
+
+    Args:
+        spec: the environment.
+        storage: of the rows.
+        streams: their layout.
+        cursor: int64 [S], rows published in each stream; shared.
+        oldest: int64 [S], time of the oldest row of each stream that a resumed run has; shared.
+        algorithm: its section: n, gamma, and whether draws are prioritized.
+        section: the exponents of priorities, and which one a new row has.
+        batch_size: B.
+        seed: of the draws.
+        pin_memory: for copies to a GPU.
+        first_priority: of the algorithm; see `trainer.algorithms.Algorithm`.
+    """
+    columns = {name: column.numpy() for name, column in storage._storage.items()}
+    transitions = Transitions(spec, columns, streams, cursor, algorithm.gamma, algorithm.n_step, pin_memory)
+    sampler: StreamSampler | PrioritizedStreamSampler
+    sampler = StreamSampler(cursor, streams, algorithm.n_step, spec.stack - 1, seed, oldest, columns["final"])
+    if algorithm.prioritized:
+        sampler = PrioritizedStreamSampler(
+            sampler, section.priority_alpha, section.priority_beta, section.priority_eps, columns["final"], batch_size
+        )
+        if section.initial_priority == "collector":
+            assert first_priority is not None  # validated
+            sampler.first = partial(transitions.first_priorities, priority=first_priority)
+    return StreamReplay(transitions, sampler, batch_size)

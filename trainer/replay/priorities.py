@@ -11,6 +11,7 @@ which must be told of every write. The tree here has the same interface, and wor
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -259,3 +260,11 @@ def _ranges(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     stream = np.repeat(np.arange(len(count)), count)
     first = np.cumsum(count) - count
     return stream, np.arange(len(stream)) - first[stream] + begin[stream]
+
+
+def moved(sampler: dict[str, Any], rows: np.ndarray) -> dict[str, Any]:
+    """A sampler's state for a replay whose row i was row `rows[i]` (-1: none) when it was saved, int64 [rows]."""
+    if "priorities" not in sampler:
+        return sampler
+    priorities = sampler["priorities"].numpy()
+    return {**sampler, "priorities": torch.from_numpy(np.where(rows >= 0, priorities[rows], 0.0)), "moved": True}

@@ -14,16 +14,14 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.algorithms import Algorithm, build
+from trainer.algorithms import build
 from trainer.host.errors import error_text
 from trainer.learning.determinism import be_deterministic
 from trainer.learning.feed import Batch, Feed, flat
@@ -31,11 +29,9 @@ from trainer.learning.limiter import NO_LIMIT, Limiter
 from trainer.learning.stacking import Stack
 from trainer.learning.update import Updater, flat_weights, linear
 from trainer.memory.boards import VERSIONS_KEPT, ControlBoard
-from trainer.replay.buffer import StreamReplay
+from trainer.replay.buffer import open_replay
 from trainer.replay.on_disk import ReplayCopy
-from trainer.replay.priorities import PrioritizedStreamSampler
-from trainer.replay.transitions import Transitions
-from trainer.replay.uniform import StreamSampler
+from trainer.replay.priorities import moved
 from trainer.roles import child
 from trainer.roles.agents import AgentPlan, published, published_updates
 from trainer.run_folder import checkpoint
@@ -61,9 +57,12 @@ class Learner:
         be_deterministic(config.learner)
         torch.manual_seed(plan.seed)
         algorithm = build(config.algorithm, config.learner, spec)
-        self.replay = open_replay(plan, algorithm, device)
+        self.replay = open_replay(
+            spec, plan.storage, plan.streams, plan.board.cursor, plan.board.oldest, config.algorithm, config.replay,
+            config.learner.batch_size, plan.seed, device.type == "cuda", algorithm.first_priority,
+        )  # fmt: skip
         self.sampler = self.replay.sampler
-        self.feed = Feed(self.replay, device)
+        self.feed = Feed(self.replay, device, config.learner.prefetch)
         self.updater = Updater(algorithm, config.learner, config.algorithm, device)
         assert config.schedule.tolerance_frames is not None  # a run's configuration is resolved
         self.limiter = Limiter(
@@ -115,18 +114,19 @@ class Learner:
         return frames >= board.frame_limit[0] or board.total_episodes() >= board.episode_limit[0]
 
     def due(self, frames: int) -> int:
-        """Updates that may be made now, at most a chunk of batches."""
+        """Updates that may be made now, at most two chunks of batches: one to work on, one to gather meanwhile."""
         if self.frozen:
             return 0
-        return int(min(self.limiter.due(frames, self.board.total_episodes()), self.config.learner.prefetch_batches))
+        return int(min(self.limiter.due(frames, self.board.total_episodes()), 2 * self.config.learner.prefetch_batches))
 
     def work(self) -> bool:
         """One chunk of due updates; whether there was any."""
         frames = self.board.total_frames()
-        count = self.due(frames)
+        due = self.due(frames)
+        count = min(due, self.config.learner.prefetch_batches)
         if count:
             self.anneal(frames)
-            self.learn([count])
+            self.learn([count], [due - count])
             self.open_limit()
         return count > 0
 
@@ -239,7 +239,10 @@ class LearnerStack:
     def work(self) -> bool:
         """One chunk of updates that are due for all of them, or for those that are owed more; whether there was any."""
         frames = [learner.board.total_frames() for learner in self.learners]
-        due = [learner.due(so_far) for learner, so_far in zip(self.learners, frames, strict=True)]
+        due = [
+            min(learner.due(so_far), learner.config.learner.prefetch_batches)
+            for learner, so_far in zip(self.learners, frames, strict=True)
+        ]
         common = min(
             (count for count, learner in zip(due, self.learners, strict=True) if not learner.frozen), default=0
         )
@@ -268,38 +271,6 @@ class LearnerStack:
             for learner, batch, priority in zip(self.learners, batches, self.stack.update(batches), strict=True):
                 if batch is not None:
                     learner.updated(batch, priority)
-
-
-def open_replay(plan: AgentPlan, algorithm: Algorithm, device: torch.device) -> StreamReplay:
-    """An agent's replay, to sample from, by priorities where its algorithm wants them."""
-    config, spec, section = plan.config, plan.spec, plan.config.replay
-    columns = {name: column.numpy() for name, column in plan.storage._storage.items()}
-    transitions = Transitions(
-        spec, columns, plan.streams, plan.board.cursor, config.algorithm.gamma, config.algorithm.n_step,
-        pin_memory=device.type == "cuda",
-    )  # fmt: skip
-    sampler: StreamSampler | PrioritizedStreamSampler
-    sampler = StreamSampler(
-        plan.board.cursor, plan.streams, ahead=config.algorithm.n_step, behind=spec.stack - 1, seed=plan.seed,
-        oldest=plan.board.oldest, final=columns["final"],
-    )  # fmt: skip
-    if config.algorithm.prioritized:
-        sampler = PrioritizedStreamSampler(
-            sampler, section.priority_alpha, section.priority_beta, section.priority_eps, columns["final"],
-            config.learner.batch_size,
-        )  # fmt: skip
-        if section.initial_priority == "collector":
-            assert algorithm.first_priority is not None  # validated
-            sampler.first = partial(transitions.first_priorities, priority=algorithm.first_priority)
-    return StreamReplay(transitions, sampler, config.learner.batch_size)
-
-
-def moved(sampler: dict[str, Any], rows: np.ndarray) -> dict[str, Any]:
-    """A sampler's state for a replay whose row i was row `rows[i]` (-1: none) when it was saved, int64 [rows]."""
-    if "priorities" not in sampler:
-        return sampler
-    priorities = sampler["priorities"].numpy()
-    return {**sampler, "priorities": torch.from_numpy(np.where(rows >= 0, priorities[rows], 0.0)), "moved": True}
 
 
 def saved(save: Callable[[int], Path], frames: int) -> tuple[str, str]:
