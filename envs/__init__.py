@@ -1,15 +1,15 @@
-"""Environments for the trainer: `make` gives a vector, `describe` says what it shows, `BACKENDS` lists the sources.
+"""Environments for the trainer: `make` returns a vector, `describe` its spec, `BACKENDS` lists the backends.
 
 `env` is anything with the attributes of `trainer.config.sections.EnvConfig`; nothing else of the trainer is imported.
 
 A vector has `spec`, `num_envs`, `reset(seed) -> observation`, `step(action) -> (observation, reward, terminated,
-truncated)`, `raw_reward` and `close()`. Its observation is a dict: leaf name -> [num_envs, *leaf.shape], one frame
-each, and `action_mask` bool [num_envs, num_actions] where `spec.action.has_mask`. It hands out the same dict and arrays
-in every call and overwrites them in the next one. `trainer.envs.vector` says how episodes end.
+truncated)`, `raw_reward` and `close()`. Its observation is a dict of arrays by leaf name, [num_envs, *leaf.shape], one
+frame each, and `action_mask`, bool [num_envs, num_actions], if `spec.action.has_mask`. Every call returns the same dict
+and arrays, and overwrites them. `trainer.envs.vector` describes how episodes end.
 
-A new backend is one file with a `make` as `trainer.envs.backends` says, and one line there.
+A new backend is one file with a `make`, see `trainer.envs.backends`, and one line there.
 
-Nothing is imported before it is asked for: the configuration reads `BACKENDS`, before numpy and Gymnasium.
+Modules are imported when a name is first used: the configuration reads `BACKENDS` without NumPy and Gymnasium.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Where environments come from: `BACKENDS` lists the values of the key `env.backend`, each with what it can do.
+"""The backends of environments: `BACKENDS` lists the values of the key `env.backend`, with what each can do.
 
-Import paths, `module:name`, so that a wrong argument is refused before anything heavy is imported.
+Functions are given as import paths, `module:name`, so that a wrong argument is refused before slow imports.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 
 PREPROCESSING = ("none", "atari")
 VECTORIZATION = ("auto", "sync", "native")  # sync: in this process; native: the environment's vector_entry_point
-SCREEN_SIZE = 84  # pixels square, of Atari's frames where nothing else is asked for
+SCREEN_SIZE = 84  # default side of Atari's frames, in pixels
 
 
 @dataclass(frozen=True)
 class Backend:
-    """One source of environments.
+    """One backend.
 
     Args:
-        make: path of `make(env, num_envs, autoreset, render_mode) -> vector`; of worlds `make(env, num_envs,
+        make: path of `make(env, num_envs, autoreset, render_mode) -> vector`, or for worlds of `make(env, num_envs,
             render_mode) -> world`. `env` has the attributes of EnvConfig.
         is_world: whether its environments have several agents.
-        is_game: whether all of them are turn-based games, which one agent plays against opponents.
-        make_game: path of `make_game(env, num_games, render_mode) -> game` where there are such; else empty.
-        scripted: path of `scripted(env) -> Player | None`, a game's scripted player; empty where there is none.
-        heeds: keys of the section that only some backends heed, and this one does.
+        is_game: whether all of its environments are turn-based games, which one agent plays against opponents.
+        make_game: path of `make_game(env, num_games, render_mode) -> game`; "" for a backend without games.
+        scripted: path of `scripted(env) -> Player | None`, the scripted player of a game; "" if there is none.
+        heeds: keys of the section `env` that this backend uses, of those that not all backends use.
     """
 
     make: str

@@ -1,4 +1,4 @@
-"""Makes environments of any backend, and says what they show."""
+"""Make environments of any backend, and describe them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainer.envs.world import Solo
 
 _CHOICES = {"backend": tuple(BACKENDS), "preprocessing": PREPROCESSING, "vectorization": VECTORIZATION}
 
-# What only some backends heed, its plain value and what else to do: a key that does nothing misleads whoever set it.
+# Keys that only some backends use, with the default and the advice of the error where another one is set.
 _HEEDED: dict[str, tuple[Any, str]] = {
     "preprocessing": ("none", "leave it out"),
     "vectorization": ("auto", "leave it out"),
@@ -36,14 +36,15 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
     Args:
         env: anything with the attributes of EnvConfig.
         num_envs: at least 1.
-        autoreset: False leaves ended sub-environments to the caller, who calls `vector.reset_where(mask)`.
-        render_mode: Gymnasium's; with it, `vector.render()` gives sub-environment 0's picture.
+        autoreset: whether ended sub-environments are reset; else the caller calls `vector.reset_where(mask)`.
+        render_mode: as in Gymnasium; with it, `vector.render()` returns the picture of sub-environment 0.
 
     Raises:
-        EnvError: in one sentence, why the environment cannot be made or trained on, and what to do.
+        EnvError: the environment could not be made, or training on it is not possible; the sentence says why and what
+            to do.
     """
     _check(env, num_envs)
-    import_modules(env)  # of every backend: a module may put a world or a game of its own beside ours
+    import_modules(env)  # for every backend, as a module may register a world or a game
     if BACKENDS[env.backend].is_world:
         raise EnvError(f"{env.id}: env.backend={env.backend} has several agents; it is made by make_world.")
     maker = resolve_name(BACKENDS[env.backend].make)
@@ -51,10 +52,10 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
 
 
 def make_world(env: Any, num_envs: int, render_mode: str | None = None) -> Any:
-    """Any environment as a world (see `trainer.envs.world`): of the agents that it has, or of one.
+    """A world, see `trainer.envs.world`, of any environment, with one agent or several.
 
     Raises:
-        EnvError: as `make`.
+        EnvError: as in `make`.
     """
     _check(env, num_envs)
     import_modules(env)
@@ -66,7 +67,7 @@ def make_world(env: Any, num_envs: int, render_mode: str | None = None) -> Any:
 
 
 def _made(env: Any, maker: Callable[[], Any]) -> Any:
-    """What a backend makes; whatever it raises of values that it did not think of is a sentence."""
+    """Call a backend, and turn any error into an `EnvError` with one sentence."""
     try:
         return maker()
     except EnvError:
@@ -97,19 +98,19 @@ def _check(env: Any, num_envs: int) -> None:
 
 
 def describe(env: Any) -> EnvSpec:
-    """What an environment of one agent shows, found by making one and closing it again.
+    """The spec of an environment of one agent, found by making one and closing it.
 
     Raises:
-        EnvError: as `make`.
+        EnvError: as in `make`.
     """
     return describe_world(env)[0][1]
 
 
 def describe_world(env: Any) -> list[tuple[str, EnvSpec]]:
-    """Agents, and what each of them sees and does, found by making one world and closing it again.
+    """Name and spec of each agent, found by making one world and closing it.
 
     Raises:
-        EnvError: as `make`.
+        EnvError: as in `make`.
     """
     world = make_world(env, 1)
     found = list(zip(world.agents, world.specs, strict=True))

@@ -1,11 +1,12 @@
 """A turn-based game as a world of one agent, whose opponents move within its steps.
 
-A transition leads from one decision of the agent to its next one, or to the end of the game: rewards are summed over
-what the opponents do in between, so that a loser's last reward is not lost, and a game's end is terminated. What a seat
-is paid before its first decision belongs to that one's reward, so that a return is all that the game paid. The agent's
-seat goes round: sub-environment i plays its e-th episode on seat `(i + e) % num_players`. Who sits on the other seats
-is drawn for each of them at the begin of each episode. Seats that the opponents say are the agent's own are played back
-as episodes of their own when the game is over (`trainer.envs.playback`).
+A transition leads from one decision of the agent to its next one, or to the end of the game, which is a termination.
+Rewards during the opponents' moves in between are added, so a loser's last reward counts. A reward before the agent's
+first decision is added to that of the first one, so the return is the sum of all rewards of the seat.
+
+The agent's seat changes: sub-environment i plays its e-th episode on seat `(i + e) % num_players`. The opponents of the
+other seats are drawn at the beginning of each episode. Seats that opponents mark as the agent's own are played back as
+further episodes when the game is over (`trainer.envs.playback`).
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ from trainer.envs.playback import Playback
 from trainer.envs.spec import EnvError, EnvSpec
 from trainer.envs.world import AGENT, Observation, Step
 
-ATTEMPTS = 1_000  # games begun until one asks the agent
+ATTEMPTS = 1_000  # games that may end in a row without a decision of the agent
 
-# (game, rows int64 [M], which opponent each is int64 [M]) -> actions int64 [M]
+# (game, rows int64 [M], number of the opponent in each, int64 [M]) -> actions int64 [M]
 NetworkPlayers = Callable[[Any, NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]]
 
 
 class Opponents:
-    """Who sits on the other seats of many games: functions, or networks that somebody else evaluates.
+    """The opponents on the other seats of N games of P seats: functions.
 
     Args:
         players: functions of `trainer.envs.games.players`.
-        chances: float64 [len(players)], how often each is drawn; may be changed at any time.
-        seed: of the draws.
+        chances: how often each player is drawn, float64 [len(players)]; may be changed at any time.
+        seed: of all random choices.
 
     Attributes:
-        own: bool [N, P], seats whose decisions are the agent's own, to be learned from; none here.
+        own: bool [N, P], seats whose decisions are the agent's, so that it learns from them; here none.
     """
 
     def __init__(self, players: Sequence[Player], chances: NDArray[np.float64], seed: int | list[int] = 0) -> None:
@@ -55,11 +56,11 @@ class Opponents:
         self.own = np.zeros((0, 0), bool)
 
     def reseed(self, seed: int) -> None:
-        """Draw as if made anew, for games that are reset with `seed`."""
+        """Seed all random choices again, for games that are reset with `seed`."""
         self.generator = np.random.default_rng([*self._seed, seed])
 
     def draw(self, game: Any, rows: NDArray[np.int64]) -> None:
-        """Choose for every seat of the games `rows`, int64 [M], whose episodes begin."""
+        """Choose an opponent for every seat of the games `rows`, int64 [M], which begin."""
         if self.kind.shape != (game.num_games, game.num_players):
             self.kind = np.zeros((game.num_games, game.num_players), np.int64)
             self.own = np.zeros(self.kind.shape, bool)
@@ -67,7 +68,7 @@ class Opponents:
         self.kind[rows] = self.generator.choice(len(chances), (len(rows), game.num_players), p=chances)
 
     def act(self, game: Any, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Actions int64 [M] of whoever is to move in the games `rows`, int64 [M]."""
+        """Actions, int64 [M], of the opponents to move in the games `rows`, int64 [M]."""
         kinds = self.kind[rows, game.to_move[rows]]
         actions = np.zeros(len(rows), np.int64)
         for kind in np.unique(kinds):
@@ -76,19 +77,19 @@ class Opponents:
         return actions
 
     def ended(self, game: Any, rows: NDArray[np.int64], seats: NDArray[np.int64]) -> None:
-        """Games `rows` [M] are over, in which the agent sat on `seats`, int64 [M]; nothing is counted here."""
+        """Do nothing; called when the games `rows`, int64 [M], are over, with the agent's seats, int64 [M]."""
 
 
 class SelfPlay:
     """`num_games` games of one agent against `Opponents`; see `trainer.envs.world`.
 
     Args:
-        game: whatever has the interface of `trainer.envs.games`, already made.
-        opponents: may be replaced before a reset.
+        game: N games with the interface of `trainer.envs.games`.
+        opponents: with the interface of `Opponents`; may be replaced before a reset.
 
     Attributes:
-        given: [int64 [N]], actions that are taken whatever the agent chooses, as they were when what is shown was
-            recorded; -1 where it chooses. Such an episode was counted already, as a game of the agent's own seat.
+        given: [int64 [N]], recorded actions that are taken whatever the agent chooses, in episodes that are played
+            back; -1 where the agent chooses. Such an episode is not counted again.
     """
 
     agents: tuple[str, ...] = (AGENT,)
@@ -104,13 +105,13 @@ class SelfPlay:
         self._playback = Playback(n, game.num_players, game.spec.action)
         self.given = [self._playback.given]
         self._episode = np.zeros(n, np.int64)
-        self._early = np.zeros(n, np.float32)  # paid before the agent's first decision, which is still to come
+        self._early = np.zeros(n, np.float32)  # rewards before the agent's first decision
         self._over, self._terminated, self._cut = (np.zeros(n, bool) for _ in range(3))
         self._rows, self._actions = np.arange(n), np.zeros(n, np.int64)
-        self._legal = np.ones((n, game.spec.num_actions), bool)  # when the agent last decided
+        self._legal = np.ones((n, game.spec.num_actions), bool)  # at the agent's last decision
 
     def reset(self, seed: int | None = None) -> list[Observation]:
-        """Begin every game anew; with a seed on the first seats, against opponents that are drawn anew."""
+        """Start every game. With a seed, the agent's seats and the random choices of the opponents start again too."""
         if seed is not None:
             self._episode[:] = 0
             self.opponents.reseed(seed)
@@ -121,7 +122,7 @@ class SelfPlay:
         return [self._observe()]
 
     def step(self, actions: list[NDArray[np.int64]]) -> list[Step]:
-        """The agent's move in every game, and the others' until it is to move again; ended games begin anew."""
+        """Take the agent's move in every game, and the opponents' until it is to move again; restart ended games."""
         reward, fresh, back = self.raw_rewards[0], self._over.copy(), self._playback
         reward[:] = 0
         shown = back.showing & ~fresh
@@ -133,30 +134,30 @@ class SelfPlay:
         back.advance(np.flatnonzero(shown), reward)
         if fresh.any():
             rows = np.flatnonzero(fresh)
-            anew = rows[~back.begin(rows)]
+            starting = rows[~back.begin(rows)]
             fresh[:] = False
-            fresh[anew] = True
+            fresh[starting] = True
             self.game.reset_where(fresh)
-            self._begin(anew)
+            self._begin(starting)
         self._others_move(playing, reward)
         self._end(np.flatnonzero(self.game.over & playing))
         self._over[:] = np.where(back.showing, back.over, self.game.over)
         np.logical_not(self._over, out=self.present[0])
-        truncated = getattr(self.game, "truncated", None)  # bool [N, P] of games that may be cut off
+        truncated = getattr(self.game, "truncated", None)  # bool [N, P], for games that can be cut off
         own = False if truncated is None else self._over & truncated[self._rows, self.seat]
         self._cut[:] = np.where(back.showing, back.cut, own)
         np.logical_and(self._over, ~self._cut, out=self._terminated)
         return [(self._observe(), reward, self._terminated, self._cut)]
 
     def state(self) -> dict[str, Any] | None:
-        """Where it stands, its opponents left out; None where the game cannot tell."""
+        """The state without the opponents'; None if the game has none."""
         game = self.game.state()
         kept = ("seat", "_episode", "_early", "_over", "_cut", "_legal")
         own = {name: torch.from_numpy(getattr(self, name).copy()) for name in kept}
         return None if game is None else {"game": game, "own": own, "playback": self._playback.state()}
 
     def set_state(self, state: dict[str, Any], actions: Any) -> list[Observation]:
-        """Stand where another one stood; what is observed there."""
+        """Restore the `state` of another one, and return the observation there."""
         self.game.set_state(state["game"])
         for name, tensor in state["own"].items():
             getattr(self, name)[:] = tensor.numpy()
@@ -169,12 +170,12 @@ class SelfPlay:
         return self.game.render(0)
 
     def close(self) -> None:
-        """Close the game, where there is something to close."""
+        """Close the game, if it has a `close`."""
         if hasattr(self.game, "close"):
             self.game.close()
 
     def _begin(self, rows: NDArray[np.int64]) -> None:
-        """Up to the agent's first decision in the games `rows`; one that ends before it is followed by the next."""
+        """Play the games `rows` up to the agent's first decision; a game that ends before it is restarted."""
         if not len(rows):
             return
         self.seat[rows] = (rows + self._episode[rows]) % self.game.num_players

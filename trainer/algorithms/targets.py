@@ -1,6 +1,6 @@
-"""Pure functions that losses share: choosing actions, discounts, value rescaling; and the LossModule around them.
+"""Pure functions that losses share (choosing actions, discounts, value rescaling), and the LossModule around them.
 
-B is the batch, A the number of actions, K the numbers that a network gives for each action.
+B is the batch size, A the number of actions, K the number of a network's outputs for each action.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def unrescale(y: Tensor) -> Tensor:
 
 
 def discounts(batch: TensorDictBase, gamma: float) -> Tensor:
-    """What the successor counts: `gamma^m (1 - terminated)`, float [B, 1]."""
+    """The weight of the next state's value: `gamma^m (1 - terminated)`, float [B, 1]."""
     going_on = ~batch["next", "terminated"]
     steps = batch.get("steps_to_next_obs", None)
     return going_on * (gamma if steps is None else gamma ** steps.float())
 
 
 def bellman(following: Tensor, batch: TensorDictBase, config: ValueConfig) -> Tensor:
-    """`R + gamma^m (1 - terminated) x` of the successor's numbers x [B or 1, K], rescaled if configured; [B, K]."""
+    """`R + gamma^m (1 - terminated) x` for outputs x [B or 1, K] of the next state, rescaled if configured; [B, K]."""
     return backed_up(batch["next", "reward"], discounts(batch, config.gamma), following, config)
 
 
@@ -60,15 +60,15 @@ def backed_up(rewards: Tensor, counts: Tensor, following: Tensor, config: ValueC
 def first_priority(rewards: Tensor, counts: Tensor, following: Tensor, taken: Tensor, config: ValueConfig) -> Tensor:
     """`|R + gamma^m (1 - terminated) max Q(s') - Q(s, a)|`, float [n] (Horgan et al. 2018, algorithm 1, line 9).
 
-    What an algorithm whose priority is the absolute TD error of its values gives a row that no update has seen yet. Of
-    rescaled quantiles it is that of their mean, within 15 % of the mean of their errors.
+    The first priority of a row, for algorithms whose priority is the absolute TD error of their values. For rescaled
+    quantiles it is the error of their mean, within 15 % of the mean of their errors.
 
     Args:
         rewards: R, float [n].
         counts: `gamma^m (1 - terminated)`, float [n].
-        following: `max Q(s')` of the network that a collector acted by, float [n].
-        taken: its `Q(s, a)`, float [n].
-        config: says whether values are rescaled.
+        following: `max Q(s')` of the network that the collector acted by, float [n].
+        taken: `Q(s, a)` of that network, float [n].
+        config: of the algorithm, for value rescaling.
     """
     return (backed_up(rewards, counts, following, config) - taken).abs()
 
@@ -79,25 +79,25 @@ def best(values: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def of_action(numbers: Tensor, action: Tensor) -> Tensor:
-    """The numbers of one action for each row: [B, A, K] and int64 [B] to [B, K].
+    """The outputs of one action for each row: [B, A, K] and int64 [B] to [B, K].
 
-    Chosen and summed, as the gradient of an index is what Inductor compiles wrongly for IQN on a CPU with several
-    threads: it writes beside the tensor, which ended in a double free (torch 2.13, pytorch/pytorch#191837).
-    Values and gradients are the same bits.
+    By a mask and a sum, not by an index: Inductor compiles the gradient of an index wrongly for IQN on a CPU with
+    several threads. It writes outside the tensor, which led to a double free (torch 2.13, pytorch/pytorch#191837).
+    Values and gradients have the same bits.
     """
     chosen = torch.arange(numbers.shape[1], device=action.device) == action[:, None]
     return torch.where(chosen[:, :, None], numbers, 0.0).sum(1)
 
 
 def next_mask(batch: TensorDictBase) -> Tensor | None:
-    """Legal actions of the successor, bool [B, A], or None where there are no masks."""
+    """Legal actions of the next state, bool [B, A]; None without masks."""
     return batch.get(("next", "action_mask"), None)
 
 
 def distance(difference: Tensor, loss_function: str) -> Tensor:
-    """Each entry's Huber loss with threshold 1 (`smooth_l1`), or half its square (`l2`), to which Huber's tends.
+    """The Huber loss of each entry with threshold 1 (`smooth_l1`), or half of its square (`l2`).
 
-    TorchRL's DQNLoss means the whole square by `l2`.
+    In TorchRL's DQNLoss `l2` is the whole square.
     """
     of_entries: Callable[[Tensor], Tensor] = resolve_name(LOSS_FUNCTIONS[loss_function])
     return of_entries(difference)
@@ -115,18 +115,18 @@ def half_square(difference: Tensor) -> Tensor:
 
 
 class ObjectiveLoss(LossModule):
-    """A pure function as TorchRL's loss: online and delayed parameters, importance weights, errors for priorities.
+    """A pure function as a TorchRL loss, with a target network, importance weights and priorities.
 
-    `objective(online, target, batch) -> (loss, td_error, priority)`, float [B] each. `online` and `target` are
-    the network with either parameters: `target(batch["next"])` calls its method `numbers` (or another one:
-    `method=NAME`) on the leaves of the successor.
+    The function is `objective(online, target, batch) -> (loss, td_error, priority)`, float [B] each. `online` and
+    `target` are the network with its own parameters and with those of the target network: `target(batch["next"])` calls
+    the method `numbers` (or another one: `method=NAME`) on the leaves of the next state.
 
     Args:
         policy: actor over the network.
-        objective: the algorithm.
+        objective: of the algorithm.
     """
 
-    value_network: TensorDictModule  # TorchRL wants its parts announced
+    value_network: TensorDictModule  # TorchRL needs these annotations
     value_network_params: TensorDictParams
     target_value_network: TensorDictModule
     target_value_network_params: TensorDictParams
@@ -149,8 +149,8 @@ class ObjectiveLoss(LossModule):
 
         loss, td_error, priority = self.objective(online, target, tensordict)
         tensordict["td_error"], tensordict["priority"] = td_error.detach(), priority.detach()
-        # Over the weights' number (Schaul et al. 2016, algorithm 1, line 12). Over their sum, as TorchRL's losses have
-        # it, a batch of rows that are all drawn too often would count as much as any other.
+        # Divided by the number of weights (Schaul et al. 2016, algorithm 1, line 12). Divided by their sum, as in
+        # TorchRL's losses, a batch of rows that are all drawn too often would count as much as any other.
         weight = tensordict.get("priority_weight", None)
         return TensorDict(loss=(loss if weight is None else loss * weight).mean())
 
@@ -162,10 +162,10 @@ class ObjectiveLoss(LossModule):
 
 
 def td_error_of(batch: TensorDictBase) -> Tensor:
-    """What `ObjectiveLoss` has written."""
+    """Absolute TD errors, float [B], which `ObjectiveLoss` has written."""
     return batch["td_error"]
 
 
 def priority_of(batch: TensorDictBase) -> Tensor:
-    """What `ObjectiveLoss` has written."""
+    """Priorities, float [B], which `ObjectiveLoss` has written."""
     return batch["priority"]

@@ -1,7 +1,7 @@
-"""The sections of the algorithms: each has the keys that it heeds, and `ALGORITHMS` says whose they are.
+"""The sections of the algorithms, each with the keys that the algorithm uses; `ALGORITHMS` lists the algorithms.
 
-Keys that several algorithms have are inherited, the one place of this project where classes are: a key must stand as a
-field of each section, and repeating two dozen fields would let their defaults and ranges drift apart.
+Keys of several algorithms are inherited. It is the only inheritance in this project: a key must be a field of each
+section, and two dozen repeated fields could get different defaults and ranges.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LEAST_SUPPORT = 1e-6  # of v_max - v_min, and of a bound that is not 0
 
 @dataclass(frozen=True)
 class AlgorithmConfig:
-    """What every algorithm has: the return, the target networks' updates, and layers."""
+    """Keys of every algorithm: the return, the updates of target networks, and layers."""
 
     name: str = "dqn"  # one of ALGORITHMS
     gamma: float = number(0.99, 0.01, 1.0, (0.1, 1.0))
@@ -35,7 +35,7 @@ class AlgorithmConfig:
 
 @dataclass(frozen=True)
 class ValueConfig(AlgorithmConfig):
-    """What all have that learn values of numbered actions."""
+    """Keys of all algorithms that learn values of numbered actions."""
 
     dueling: bool = False  # value and advantage in two heads
     noisy: bool = False  # noisy linear layers explore, in place of epsilon
@@ -47,7 +47,7 @@ class ValueConfig(AlgorithmConfig):
 class DQNConfig(ValueConfig):
     """dqn, apex."""
 
-    double: bool = True  # the online network chooses the next action, the target judges it
+    double: bool = True  # the network chooses the next action, the target network evaluates it
     loss_function: str = one_of(*LOSS_FUNCTIONS)
 
 
@@ -103,15 +103,14 @@ def _nothing(section: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class AlgorithmEntry:
-    """An algorithm as the configuration knows it.
+    """An algorithm in the configuration.
 
     Args:
-        section: its keys.
-        build: import path of `build(section, learner, spec) -> Algorithm`, which is imported when it is called.
-        check: `check(section) -> warnings`, sentences about its keys; raises ConfigError where they do not fit one
-            another.
-        no_first_priority: why a collector cannot give a new row its priority, behind "whose priority"; empty where it
-            can.
+        section: class of its section.
+        build: import path of `build(section, learner, spec) -> Algorithm`.
+        check: `check(section) -> warnings`, one sentence each; raises ConfigError if keys do not fit one another.
+        no_first_priority: why a collector cannot compute the priority of a new row, as the words after "whose
+            priority"; "" if it can.
     """
 
     section: type[AlgorithmConfig]
@@ -161,7 +160,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
     "apex": _DQN,
 }
 
-# Every key of any algorithm: what files and arguments may name before it is known which algorithm it is.
+# The keys of all algorithms: files and arguments may name any of them before the algorithm is known.
 AnyAlgorithmConfig: Any = make_dataclass(
     "AnyAlgorithmConfig",
     [("name", "str", DQNConfig.name)],
@@ -171,29 +170,29 @@ AnyAlgorithmConfig: Any = make_dataclass(
 
 
 def section_of(values: AlgorithmConfig, name: str) -> AlgorithmConfig:
-    """The section of the algorithm `name`: of `values`, a section of whichever, those of its keys that there are.
+    """The section of an algorithm, with the values that another section has for its keys.
 
-    An unknown name, which `trainer.config.validation` refuses, leaves all of them.
+    With an unknown name, which `trainer.config.validation` refuses later, all keys stay.
     """
     kind = ALGORITHMS[name].section if name in ALGORITHMS else type(values)
     return kind(**{**{key: getattr(values, key) for key in keys_of(kind) if hasattr(values, key)}, "name": name})
 
 
 def keys_of(section: type[AlgorithmConfig]) -> list[str]:
-    """Names of its keys."""
+    """Names of a section's keys."""
     return [item.name for item in fields(section)]
 
 
 def check_key(key: str, section: AlgorithmConfig, prefix: str = "") -> None:
-    """Refuse a key of an algorithm's that another one has.
+    """Refuse a key that only other algorithms have.
 
     Args:
-        key: as `v_min`; of some algorithm.
-        section: of the algorithm that was chosen.
+        key: of any algorithm, as `v_min`.
+        section: of the chosen algorithm.
         prefix: of the key, as `agents.overrides.agent_0.`.
 
     Raises:
-        ConfigError: the algorithm has no such key; the sentence says which ones do.
+        ConfigError: the algorithm has no such key; the sentence says which algorithms do.
     """
     if key in keys_of(type(section)):
         return
@@ -207,10 +206,10 @@ def check_key(key: str, section: AlgorithmConfig, prefix: str = "") -> None:
 
 
 def explores_by_noise(section: AlgorithmConfig) -> bool:
-    """Whether its noisy layers explore, in place of epsilon."""
+    """Whether noisy layers explore, in place of epsilon."""
     return isinstance(section, ValueConfig) and section.noisy
 
 
 def learns_rescaled(section: AlgorithmConfig) -> bool:
-    """Whether its values are rescaled returns."""
+    """Whether values are rescaled returns."""
     return isinstance(section, ValueConfig) and section.value_rescaling

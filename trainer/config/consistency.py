@@ -1,4 +1,4 @@
-"""Keys that must fit one another: what is refused because of two of them together."""
+"""Check that keys fit one another: combinations of values that are refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainer.config.schedules.rounds import frames_of_step
 from trainer.config.sections import Config
 from trainer.envs.backends import BACKENDS
 
-COPIES = 7  # of a network: weights, target, gradient, two of Adam's moments, the board, the evaluator's; one a worker
+COPIES = 7  # of a network: weights, target, gradient, Adam's two moments, board, evaluator; besides one for each worker
 MOST_UPDATES = 10**11  # three years at a millisecond each
 
 
@@ -22,7 +22,7 @@ def check_together(config: Config) -> None:
         config: resolved, with values that are in their ranges.
 
     Raises:
-        ConfigError: the first combination that cannot be, in one sentence; what it says to set can be typed.
+        ConfigError: the first wrong combination, in one sentence that says what to type instead.
     """
     _check_sizes(config)
     config.schedule.kind.check(config)
@@ -32,7 +32,7 @@ def check_together(config: Config) -> None:
 
 
 def most_updates(config: Config) -> float:
-    """Updates that the budget pays for; at most so many where they follow episodes, infinite without any limit.
+    """Number of updates in the budget; an upper bound if they follow episodes, infinite without a limit.
 
     Args:
         config: resolved.
@@ -55,8 +55,8 @@ def _check_sizes(config: Config) -> None:
     batch, warmup = config.learner.batch_size, config.learner.warmup_frames
     capacity, budget = config.replay.capacity_frames, config.budget_frames
     streams = frames_of_step(config)
-    # The oldest frame of the stack up to the n-th next frame, one row that may be in the writer's hands, and one
-    # more start, as two rows in a row are never both final: a draw always finds one.
+    # Rows from the oldest frame of the stack to the n-th next frame, one row that the worker may be writing, and one
+    # more, as of two consecutive rows at most one is final: so a draw always finds a transition.
     rows = config.env.frame_stack + config.algorithm.n_step + 2
     least = max(batch, warmup)  # frames of the warm-up
     needed = {
@@ -64,7 +64,7 @@ def _check_sizes(config: Config) -> None:
         "replay.capacity_frames": (capacity, max(least, rows * streams)),
         "budget_frames": (budget, budget if budget > least else 2 * least),
     }
-    # All of them at once, or the next sentence would be about the next key.
+    # Name all keys that must change, or the next error would be about the next key.
     values = [f"{key}={wanted}" for key, (value, wanted) in needed.items() if value < wanted]
     remedy = "set " + " and ".join([", ".join(values[:-1]), values[-1]] if len(values) > 1 else values)
     if batch > warmup:
@@ -109,9 +109,9 @@ def _check_updates(config: Config) -> None:
 
 
 def check_opponents(config: Config) -> None:
-    """Refuse opponents that there are not, and a game in which nobody is played against.
+    """Refuse checkpoints as opponents without their files, and a game without opponents.
 
-    Of PettingZoo's environments it is known which are games once they are imported, which a child does: `check_game`.
+    Whether a PettingZoo environment is a game is known only after its import in a child, which calls `check_game`.
 
     Raises:
         ConfigError: in one sentence that names the keys.
@@ -128,7 +128,7 @@ def check_opponents(config: Config) -> None:
 
 
 def check_game(config: Config) -> None:
-    """Refuse what cannot be where the environment is a turn-based game, played against opponents.
+    """Refuse what does not fit a turn-based game, which is played against opponents.
 
     Raises:
         ConfigError: in one sentence that names the keys.
@@ -146,7 +146,7 @@ def check_game(config: Config) -> None:
 
 
 def _shares_of_opponents(config: Config) -> tuple[dict[str, float], dict[str, float]]:
-    """How often each kind is drawn at the begin and at the end of a run."""
+    """How often each kind of opponent is drawn at the beginning and at the end of a run."""
     section, kinds = config.opponents, ("random", "scripted", "latest", "snapshots", "checkpoints")
     first = {kind: getattr(section, kind) for kind in kinds}
     return first, {kind: first[kind] if (end := getattr(section, f"{kind}_end")) is None else end for kind in kinds}

@@ -1,7 +1,7 @@
-"""What a key may name, and where that is found: the names are the key's choices, and stand here alone.
+"""Registries: the names that a key takes, with an import path for each. No other file lists these names.
 
-Values are import paths, `module:name`, so that a wrong argument is refused before anything heavy is imported;
-`resolve_name` of Python's pkgutil makes the object of one where it is used.
+A path is `module:name`, which `resolve_name` of Python's pkgutil imports where the object is used. So a wrong argument
+is refused before slow imports.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The configuration as a run's config.yaml holds it, and as OmegaConf takes values for it."""
+"""The configuration as YAML, as in a run's config.yaml, and as an OmegaConf schema."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def to_yaml(config: Config) -> str:
-    """YAML text that `from_yaml` reads back into an equal `Config`; its end is marked, so that a torn one is found."""
+    """YAML text, which `from_yaml` turns into an equal `Config`; its end is marked, to detect a torn file."""
     import yaml
 
     return yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True, explicit_start=True, explicit_end=True)
 
 
 def schema() -> Any:
-    """The types and defaults of `Config` as an OmegaConf node that takes values, which frozen classes refuse.
+    """The types and defaults of `Config` as an OmegaConf node; values can be set, although the classes are frozen.
 
     Its section `algorithm` has the keys of all algorithms: see `with_own_keys`.
     """
@@ -45,10 +45,10 @@ def with_own_keys(config: Config) -> Config:
 
 
 def from_yaml(path: str | Path) -> Config:
-    """Read a run's config.yaml; keys that it does not name take their defaults, those of other algorithms are left out.
+    """Read a run's config.yaml; missing keys get their defaults, and keys of other algorithms are left out.
 
     Raises:
-        ConfigError: the file is missing, damaged, no YAML mapping, or names a key or value that `Config` does not take.
+        ConfigError: the file is missing, damaged or no YAML mapping, or has an unknown key or a wrong value.
     """
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -59,7 +59,7 @@ def from_yaml(path: str | Path) -> Config:
         read = OmegaConf.create(text)
     except ReadError as error:
         raise ConfigError(str(error)) from error
-    # A number of 5,000 digits; neither a mapping nor a list; an alias of itself.
+    # YAMLError and others: a number of 5,000 digits, neither a mapping nor a list, an alias of itself.
     except (YAMLError, ValueError, AssertionError, RecursionError) as error:
         raise ConfigError(f"{path} is no YAML file: {first_line(error)}") from error
     if text.startswith("---") and not text.endswith("\n...\n"):
@@ -75,5 +75,5 @@ def from_yaml(path: str | Path) -> Config:
 
 
 def first_line(error: Exception) -> str:
-    """First line of an error's text, for a sentence of ours around it."""
+    """First line of an error's text, to be quoted in a sentence."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,7 +1,7 @@
-"""The configuration of a run: frozen dataclasses, one section for each part, validated once at the border.
+"""The configuration of a run: frozen dataclasses, one section for each part.
 
-Nothing here imports torch, so that a wrong key is refused before seconds of imports. compose.py makes a `Config` of
-a command line, validation.py refuses the impossible ones.
+Nothing here imports torch, so that a wrong key is refused before seconds of imports. compose.py makes a `Config` of a
+command line, validation.py refuses wrong ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GAMES_PER_ROUND = 4  # of a worker, where the schedule has rounds
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """Which environment is trained on, and how it is wrapped."""
+    """The environment, and how it is wrapped."""
 
     id: str = "CartPole-v1"
     backend: str = one_of(*BACKENDS)
@@ -38,13 +38,13 @@ class EnvConfig:
     frame_stack: int = number(1, 1, 256, (1, 16))  # frames that the policy sees at once; stored once each
     vectorization: str = one_of(*VECTORIZATION)  # sync: in this process; native: its vector_entry_point
     max_episode_steps: int | None = number(None, 1, 10**9, (1, 10**7))  # None keeps the environment's own limit
-    mask_key: str = "action_mask"  # what the environment calls its mask of legal actions, in its observation or info
+    mask_key: str = "action_mask"  # the environment's name for the action mask, in its observation or info
     clip_rewards: bool = False  # train on the sign of the reward; returns are reported unclipped
 
 
 @dataclass(frozen=True)
 class CollectorConfig:
-    """Who plays: processes, sub-environments, exploration."""
+    """Collection: processes, sub-environments, exploration."""
 
     num_workers: int | None = number(None, 1, 4_096)  # None: cores - 2, at least 1
     envs_per_worker: int = number(16, 1, 65_536, (1, 4_096))
@@ -74,7 +74,7 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    """How updates are made."""
+    """Updates."""
 
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     batch_size: int = number(128, 1, 2**20, (1, 65_536))
@@ -83,7 +83,7 @@ class LearnerConfig:
     learning_rate_end: float | None = number(None, 0.0, 1.0, (0.0, 0.1))
     adam_eps: float = number(1e-8, 1e-20, 1.0, (1e-12, 0.01))
     max_grad_norm: float | None = number(10.0, 1e-6, 1e12, (1e-3, 1e12))
-    warmup_frames: int = number(1_000, 1, 10**10)  # no update before so many frames are stored
+    warmup_frames: int = number(1_000, 1, 10**10)  # frames that are stored before the first update
     execution: str = one_of("auto", "eager", "trace", "compile")
     precision: str = one_of("float32", "bfloat16")  # bfloat16: autocast of the networks
     channels_last: bool = True  # memory format of convolutions
@@ -121,13 +121,13 @@ class ScheduleConfig:
 
     @property
     def kind(self) -> Schedule:
-        """What the schedule of this name is."""
+        """The schedule of this name."""
         return SCHEDULES[self.name]
 
 
 @dataclass(frozen=True)
 class EvaluatorConfig:
-    """Greedy episodes beside the training."""
+    """Evaluation: greedy episodes during the training."""
 
     every_frames: int = number(5_000, 0, 10**12)  # 0: only at the end
     episodes: int = number(20, 1, 10**6, (1, 20_000))
@@ -151,7 +151,7 @@ class AgentsConfig:
     overrides: dict[str, Any] = field(default_factory=dict)  # agent -> section -> key -> its own value
     frozen: list[str] = field(default_factory=list)  # agents that act but do not learn
     start_from: dict[str, str] = field(default_factory=dict)  # agent -> policy.pt of another run
-    # A learner process that shows no life for so long is started anew.
+    # A learner process without a sign of life for this time is restarted.
     hang_seconds: float = number(60.0, 0.1, 1e9, (1.0, 86_400.0))
 
 
@@ -174,8 +174,8 @@ class OpponentsConfig:
     start_from: str | None = None  # policy.pt of another run that is the first snapshot
     both_seats: bool = True  # learn from the other seat's decisions too where latest sits there
     snapshot_every_frames: int = number(50_000, 1, 10**12)
-    pool_size: int = number(20, 1, 10**4, (1, 1_000))  # snapshots that are kept; the oldest makes room
-    # Of them, those that a worker plays against at a time; while others play, one makes room.
+    pool_size: int = number(20, 1, 10**4, (1, 1_000))  # most snapshots; a new one replaces the oldest
+    # Snapshots that a worker plays against at a time; one of them is replaced when its games are over.
     active: int = number(4, 2, 10**4, (2, 100))
     sampling: str = one_of("uniform", "last", "pfsp")
     last_k: int = number(5, 1, 10**4)  # last: the newest so many
@@ -185,7 +185,7 @@ class OpponentsConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """What is kept on disk."""
+    """Checkpoints."""
 
     save_every_seconds: float = number(300.0, 0.01, 1e9, (0.1, 86_400.0))
     keep_last: int = number(2, 1, 10**6, (1, 1_000))
@@ -194,20 +194,20 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class FaultsConfig:
-    """What is survived. A collector worker that dies or hangs, and the evaluator if it dies, is started anew."""
+    """Failures that a run survives. A worker that dies or hangs is restarted, and the evaluator if it dies."""
 
-    # Of one of them within the period that are survived; 0: the first one ends the run.
+    # Most failures of one process within the period; with more the run ends.
     max_failures: int = number(5, 0, 10**9)
     period_seconds: float = number(600.0, 0.1, 1e9)
-    # A worker that has shown no life for so long is killed.
+    # A worker without a sign of life for this time is killed.
     hang_seconds: float = number(120.0, 0.1, 1e9, (1.0, 86_400.0))
-    # One that has grown above this is replaced, as an environment may leak.
+    # A worker with more memory than this is replaced, as an environment may leak.
     worker_memory_mb: int | None = number(None, 64, 10**8, (256, 10**8))
 
 
 @dataclass(frozen=True)
 class LoggerConfig:
-    """Where the run is shown. JSONL, CSV and the terminal are always on."""
+    """Loggers. JSONL, CSV, the text log and the terminal are always on."""
 
     name: str = one_of("none", *OPTIONAL_LOGGERS)
     every_seconds: float = number(1.0, 0.01, 1e9, (0.1, 3_600.0))
@@ -221,7 +221,7 @@ class LoggerConfig:
 
 @dataclass(frozen=True)
 class TelemetryConfig:
-    """What is recorded beside the figures of a row."""
+    """What is recorded besides metrics."""
 
     trace: bool = False  # RUN/trace.json, for ui.perfetto.dev: what every process did when
     trace_events: int = number(20_000, 1, 10**7, (100, 10**6))  # that each process keeps of it, the last ones

@@ -1,6 +1,6 @@
-"""What a configuration must fulfil to be run: ranges, names and texts here, keys together in `consistency`.
+"""Validate a configuration: ranges, names and texts here, combinations of keys in `consistency`.
 
-Checked once, at the border, before torch is imported and before any process starts.
+It is validated once, before torch is imported and before any process starts.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ DEVICE = re.compile(r"cuda:(0|[1-9][0-9]{0,2})")
 
 
 def validate(config: Config, cores: int) -> list[str]:
-    """Refuse what cannot be run, before any process starts.
+    """Refuse a configuration that is not valid.
 
     Args:
-        config: what was asked for, resolved or not.
-        cores: cores that the run may use, as `available_cores` counts them.
+        config: resolved or not.
+        cores: that the run may use, see `available_cores`.
 
     Returns:
-        Warnings, one sentence each, of what can be run but was hardly meant.
+        Warnings, one sentence each, see `trainer.config.plausibility`.
 
     Raises:
-        ConfigError: the first impossible value, in one sentence that names its keys.
+        ConfigError: the first wrong value or combination, in one sentence that names the keys.
     """
     check_values(config)
     check_together(resolve(config, cores))
@@ -49,33 +49,33 @@ def validate(config: Config, cores: int) -> list[str]:
 
 
 def _of_agent(config: Config, name: str, cores: int) -> list[str]:
-    """The same for an agent with values of its own; its keys are named as the user sets them."""
-    own, keys = agent_config(config, name), "|".join(map(re.escape, agent_values(config, name)))
+    """Validate the values of one agent; errors and warnings have its keys as the user writes them."""
+    of_agent, keys = agent_config(config, name), "|".join(map(re.escape, agent_values(config, name)))
 
     def named(sentence: str) -> str:
         return re.sub(rf"(?<![\w.])({keys})\b", rf"agents.overrides.{name}.\1", sentence) if keys else sentence
 
     try:
-        check_values(own)
-        check_together(resolve(own, cores))
+        check_values(of_agent)
+        check_together(resolve(of_agent, cores))
     except ConfigError as error:
         raise ConfigError(named(str(error))) from error
     of_run = set(warnings(config, cores))
-    return [named(sentence) for sentence in warnings(own, cores) if sentence not in of_run]
+    return [named(sentence) for sentence in warnings(of_agent, cores) if sentence not in of_run]
 
 
 def check_values(config: Config) -> None:
-    """Refuse a value that its key cannot have, whatever the others are.
+    """Refuse values that their keys do not take, each key by itself.
 
     Raises:
-        ConfigError: the first one, in one sentence that names its key.
+        ConfigError: the first wrong value, in one sentence that names its key.
     """
     values, known = config_keys(config), config_keys()
     for key, item in ((key, known[key]) for key in values):
         _check_kind(key, str(item.type), values[key])
         if "range" in item.metadata:
             _check_range(key, values[key], *item.metadata["range"])
-        if item.type in ("list[str]", "dict[str, str]"):  # OmegaConf lets lists of lists through
+        if item.type in ("list[str]", "dict[str, str]"):  # OmegaConf accepts lists of lists
             _check_words(key, values[key])
     for key, value in values.items():
         _check_texts(key, value)
@@ -83,7 +83,7 @@ def check_values(config: Config) -> None:
 
 
 def _check_kind(key: str, annotation: str, value: Any) -> None:
-    """What an interpolation gives may be of any kind, as `agents.overrides=${seed}`."""
+    """Check the type, as an interpolation (`agents.overrides=${seed}`) may have any."""
     kind = KINDS[re.split(r"[\[ ]", annotation)[0]]
     if not (isinstance(value, kind) or (value is None and annotation.endswith("| None"))):
         raise ConfigError(f"{key}={shown(value)} does not fit: {key} takes {annotation}")
@@ -91,7 +91,7 @@ def _check_kind(key: str, annotation: str, value: Any) -> None:
 
 def _check_range(key: str, value: Any, low: float, high: float) -> None:
     for one in value if isinstance(value, list) else [value]:
-        if one is not None and not low <= one <= high:  # NaN neither
+        if one is not None and not low <= one <= high:  # also True for NaN
             raise ConfigError(f"{key}={shown(value)} is out of range: it must be {bounds_text(low, high)}")
 
 
@@ -121,13 +121,13 @@ def _check_names(values: dict[str, Any]) -> None:
 
 
 def _check_texts(key: str, value: Any) -> None:
-    """Texts that a file, a terminal or a folder's name can hold; what env.kwargs says in them is the environment's."""
+    """Refuse texts that do not fit into a file, a terminal or a path; those of env.kwargs only must be UTF-8."""
     free = key == "env.kwargs"
     for text in _texts(value):
         try:
             length = len(text.encode())
         except UnicodeEncodeError:
-            raise ConfigError(f"{key}={shown(text)} is no text that UTF-8 can hold: type it anew") from None
+            raise ConfigError(f"{key}={shown(text)} is no text that UTF-8 can hold: type it again") from None
         if free:
             continue
         if not text.strip():

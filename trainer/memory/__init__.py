@@ -1,1 +1,1 @@
-"""Shared fields, each with one writer."""
+"""Shared memory between processes: boards, whose fields have one writer each."""

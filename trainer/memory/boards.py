@@ -15,10 +15,10 @@ from torch import Tensor
 
 from trainer.memory.fields import allocate, float64, int64, shared_fields, uint8
 
-EPISODES_KEPT = 1024  # finished episodes a worker keeps for the main process to read
-VERSIONS_KEPT = 4096  # published weights whose number of updates is known
-START_S = 60.0  # beyond the time after which it is taken for hung, that a process may take to start
-ERROR_BYTES = 16_384  # of a worker's traceback
+EPISODES_KEPT = 1024  # size of a worker's ring of finished episodes, which the main process reads
+VERSIONS_KEPT = 4096  # size of the ring of published versions
+START_S = 60.0  # seconds that a process may take to start, before it can count as hung
+ERROR_BYTES = 16_384  # most bytes of a worker's traceback
 
 # Commands in ControlBoard.command
 RUN, STOP = 0, 1
@@ -28,7 +28,7 @@ MAIN, WORKER, LEARNER = "main", "its worker", "the learner's process"  # who wri
 
 @shared_fields
 class ControlBoard:
-    """Orders to the collectors and how they are, in shared memory.
+    """Commands to the collectors and their state, in shared memory.
 
     Args:
         num_workers: W.
@@ -49,15 +49,15 @@ class ControlBoard:
         allocate(self, W=num_workers)
 
     def stopping(self) -> bool:
-        """Whether the main process wants every process to return."""
+        """Whether the main process wants every process to end."""
         return self.command[0] == STOP
 
     def lives(self, worker: int) -> None:
-        """A sign of life of a worker."""
+        """Give a sign of life of a worker."""
         self.heartbeat[worker] = time.monotonic()
 
     def watcher(self, worker: int) -> Callable[[], None]:
-        """The same as `lives`, for a hot loop: a third of its cost."""
+        """A function that does the same as `lives`, for a hot loop: at a third of its cost."""
         words: Any = self.heartbeat.data
         now = time.monotonic
 
@@ -67,24 +67,24 @@ class ControlBoard:
         return beat
 
     def starts(self, worker: int) -> None:
-        """The same of one that is not yet up, which may take long without another one."""
+        """Give a sign of life of a worker that starts, after which the next one may come `START_S` later."""
         self.heartbeat[worker] = time.monotonic() + START_S
 
     def write_error(self, worker: int, text: str) -> None:
-        """Leave a traceback where the main process finds it; the end is kept when it is too long."""
+        """Write a traceback for the main process; of a long one the end."""
         data = text.encode(errors="backslashreplace")[-ERROR_BYTES:].ljust(
             ERROR_BYTES, b"\0"
         )  # padded: an earlier error may have been longer
         self.error[worker] = np.frombuffer(data, np.uint8)
 
     def read_error(self, worker: int) -> str:
-        """The traceback that a worker left, or an empty text."""
+        """The traceback that a worker wrote, or ""."""
         return bytes(self.error[worker]).rstrip(b"\0").decode(errors="replace")
 
 
 @shared_fields
 class AgentBoard:
-    """What one agent's collectors and learner count, in shared memory; no other agent's process writes here.
+    """Counts of one agent's collectors and learner, in shared memory.
 
     Args:
         num_workers: W.
@@ -123,15 +123,22 @@ class AgentBoard:
         return int(self.episodes_done.sum() + self.episodes_before[0])
 
     def learner_lives(self) -> None:
-        """A sign of life of the learner's process."""
+        """Give a sign of life of the learner's process."""
         self.learner_heartbeat[0] = time.monotonic()
 
     def learner_starts(self) -> None:
-        """The same of one that is not yet up, which may take long without another one."""
+        """Give a sign of life of a learner that starts, after which the next one may come `START_S` later."""
         self.learner_heartbeat[0] = time.monotonic() + START_S
 
     def read_episodes(self, seen: np.ndarray) -> np.ndarray:
-        """Episodes finished since `seen` (int64 [W], updated in place), float64 [n, 3] as in `episodes`."""
+        """Read the episodes that have finished since the last call.
+
+        Args:
+            seen: number of episodes that were read of each worker, int64 [W]; updated in place.
+
+        Returns:
+            float64 [n, 3] as in `episodes`.
+        """
         new = []
         for worker, end in enumerate(self.episodes_done.copy()):
             begin = max(int(seen[worker]), int(end) - EPISODES_KEPT)

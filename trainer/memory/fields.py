@@ -1,6 +1,6 @@
 """Fields of shared memory, each declared once: name, shape, dtype, meaning and writer.
 
-A class says what it shares as `config` says its keys:
+A class declares what it shares, as the configuration declares its keys:
 
     @shared_fields
     class Counters:
@@ -9,7 +9,7 @@ A class says what it shares as `config` says its keys:
         def __init__(self, num_workers: int) -> None:
             allocate(self, W=num_workers)
 
-Its memory, the views on it, its way across a process border and its documentation (`help(Counters)`) come from that.
+Its memory, the views on it, its pickling to other processes and its documentation (`help(Counters)`) follow from that.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Board = TypeVar("Board")
 
 @dataclass(frozen=True)
 class Field:
-    """What a field of a board is.
+    """A field of a board.
 
     Args:
-        shape: numbers, and letters for sizes that are known when the memory is made.
+        shape: numbers, and letters for sizes that are known when the memory is allocated.
         dtype: of its elements.
         meaning: in words.
         by: its only writer.
@@ -50,18 +50,18 @@ class Field:
     tensor: bool = False
 
     def line(self, name: str) -> str:
-        """Its line in a class's documentation."""
+        """The field's line in the documentation of its class."""
         dtype, shape = str(self.dtype).removeprefix("torch."), ", ".join(map(str, self.shape))
         return f"{name}: {dtype} [{shape}], {self.meaning}; {self.by}."
 
 
 def int64(shape: Shape, meaning: str, *, by: str) -> NDArray[np.int64]:
-    """Declare a NumPy field of whole numbers."""
+    """Declare a NumPy field of integers."""
     return cast("NDArray[np.int64]", Field(shape, torch.int64, meaning, by))
 
 
 def float64(shape: Shape, meaning: str, *, by: str) -> NDArray[np.float64]:
-    """Declare a NumPy field of fractions, among them seconds of `time.monotonic`."""
+    """Declare a NumPy field of floats."""
     return cast("NDArray[np.float64]", Field(shape, torch.float64, meaning, by))
 
 
@@ -76,10 +76,10 @@ def float32_tensor(shape: Shape, meaning: str, *, by: str) -> Tensor:
 
 
 def shared_fields(board: type[Board]) -> type[Board]:
-    """Class decorator: read its declarations, document them, and let it cross process borders by its memory alone."""
+    """Class decorator: collect and document the declared fields, and pickle instances by their shared memory."""
     untyped = cast(Any, board)
     declared = {name: field for name, field in vars(board).items() if isinstance(field, Field)}
-    for name in declared:  # an instance has an array of this name; reading that is slower beside one of the class
+    for name in declared:  # an attribute of the class would slow down reading that of an instance
         delattr(board, name)
     untyped.declared = declared
     lines = [
@@ -101,12 +101,12 @@ def fields_of(board: Any, **sizes: int) -> Fields:
 
 
 def allocate(board: Any, block: Tensor | None = None, **sizes: int) -> None:
-    """Give a board its memory, and views on it as attributes.
+    """Give a board its memory, and its fields as attributes.
 
     Args:
         board: of a class that `shared_fields` decorates.
-        block: memory as `shared_blocks` gives it; None: zeroed memory of its own.
-        sizes: of the letters in the shapes.
+        block: memory from `shared_blocks`; None: new, zeroed memory.
+        sizes: values of the letters in the shapes.
     """
     fields = fields_of(board, **sizes)
     board._sizes, board._block = sizes, shared_block(fields) if block is None else block

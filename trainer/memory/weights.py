@@ -1,7 +1,7 @@
-"""The weights board: from an agent's learner to everybody who acts by its weights, in shared memory.
+"""The weights board: shared memory from an agent's learner to all processes that act by its weights.
 
-On x86-64 stores become visible in program order. Elsewhere a barrier between data and sequence number would be needed,
-which Python does not offer; torn reads there are caught by the sequence check with high probability only.
+On x86-64 other processes see stores in program order. Elsewhere a memory barrier between data and sequence number would
+be necessary, which Python does not have; there the sequence check finds a torn read only with high probability.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from trainer.memory.fields import allocate, block_of, float32_tensor, int64, sha
 
 
 def ordered_leaves(weights: TensorDictBase) -> list[Tensor]:
-    """The float tensors of `weights` in an order that depends on their names only.
-
-    Constants such as indices stay home.
-    """
+    """The float tensors of `weights`, ordered by their names; constants such as indices are left out."""
     named = sorted(weights.items(True, True), key=lambda item: str(item[0]))
     return [leaf for _, leaf in named if leaf.is_floating_point()]
 
@@ -27,14 +24,14 @@ def ordered_tensors(module: torch.nn.Module) -> list[tuple[str, Tensor]]:
     """Names and tensors of a module in the boards' order."""
     tensors = TensorDict.from_module(module).items(True, True)
     paths = [((key,) if isinstance(key, str) else key, leaf) for key, leaf in tensors]
-    named = sorted(paths, key=lambda item: str(item[0]))  # as ordered_leaves sorts them below a common prefix
+    named = sorted(paths, key=lambda item: str(item[0]))  # the order of `ordered_leaves`
     return [(".".join(path), leaf) for path, leaf in named if leaf.is_floating_point()]
 
 
 def flatten_parameters(module: torch.nn.Module) -> Tensor:
-    """Make all float parameters and buffers of `module` views of one flat float32 tensor [numel].
+    """Make all float parameters and buffers of a module views of one flat tensor, which is returned: float32 [numel].
 
-    They lie in the board's order, so that a new version reaches the module by one copy.
+    It has the board's order, so one copy brings a new version into the module.
     """
     leaves = ordered_leaves(TensorDict.from_module(module))
     flat = torch.empty(sum(leaf.numel() for leaf in leaves))
@@ -64,11 +61,11 @@ class WeightSlots:
 
 
 class WeightsBoard(WeightSyncScheme):
-    """TorchRL weight sync scheme without acknowledgement: a versioned double buffer in shared memory.
+    """A TorchRL weight sync scheme without acknowledgement: a double buffer with versions in shared memory.
 
-    The learner writes version v into slot v % 2 and returns; a worker copies the newest complete version between two
-    vector steps. A version is complete while its slot carries its number before and after the copy. A dead or slow
-    worker blocks nobody.
+    The learner writes version v into slot v % 2 and returns; a worker copies the newest version between two vector
+    steps. The copy is complete if the slot has the version's number before and after it. A dead or slow worker blocks
+    no other process.
 
     Args:
         numel: number of float32 values of all parameters and buffers together.
@@ -80,11 +77,11 @@ class WeightsBoard(WeightSyncScheme):
         self.numel, self.memory = numel, WeightSlots(numel, block)
 
     def reader(self) -> WeightsReader:
-        """What another process needs in order to read."""
+        """A reader for another process."""
         return WeightsReader(self.memory)
 
     def another(self) -> WeightsBoard:
-        """A scheme on the same memory: TorchRL ties a scheme to one collector."""
+        """Another scheme with the same memory, as TorchRL uses a scheme for one collector only."""
         return WeightsBoard(self.numel, block_of(self.memory))
 
     @property
@@ -92,7 +89,7 @@ class WeightsBoard(WeightSyncScheme):
         """The newest complete version; 0 before the first."""
         return int(self.memory.sequence[2])
 
-    # What TorchRL calls; nothing here waits.
+    # Called by TorchRL; none of them waits.
     def _init_on_sender_impl(self, *, model_id, context=None, **_):
         self.model_id = model_id
 
@@ -102,7 +99,7 @@ class WeightsBoard(WeightSyncScheme):
             self.context = context  # where TorchRL looks for the model
 
     def connect(self, *, worker_idx=None):
-        """Nothing to wait for: the memory came with the process."""
+        """Connect without waiting, as the process was given the memory."""
         if self._initialized_on_sender:
             self.synchronized_on_sender = True
         elif self._initialized_on_receiver:
@@ -113,11 +110,11 @@ class WeightsBoard(WeightSyncScheme):
         raise NotImplementedError
 
     def receive(self, timeout=None):
-        """Workers read between vector steps instead."""
+        """Do nothing: workers read between vector steps."""
         return None
 
     def shutdown(self):
-        """Shared memory goes with its last process."""
+        """Do nothing: shared memory ends with its last process."""
 
     def send(self, weights: TensorDictBase | None = None, worker_ids=None) -> None:
         """Publish `weights` (nested TensorDict of float tensors on any device) as the next version."""
@@ -135,7 +132,7 @@ class WeightsBoard(WeightSyncScheme):
 
 
 class WeightsReader:
-    """What a process reads of a weights board; it remembers which version it has.
+    """Reads a weights board in another process, and remembers the version that it has read.
 
     Args:
         memory: of the board.

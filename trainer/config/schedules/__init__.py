@@ -1,6 +1,6 @@
-"""How collection and learning take turns: `SCHEDULES` lists the values of the key ``schedule.name``.
+"""How collection and learning take turns: `SCHEDULES` lists the values of the key `schedule.name`.
 
-A new schedule is one file with a ``SCHEDULE``, one line here and one YAML file in configs/schedule/. Nothing here
+A new schedule is one file with a `SCHEDULE`, one line here and one YAML file in configs/schedule/. Nothing here
 imports torch: what the configuration's checks need to know of a schedule stands in its value.
 """
 

@@ -26,7 +26,7 @@ def turns(run: Turns) -> Iterator[bool]:
 
 
 def frames_of_step(config: Config) -> int:
-    """Frames of one step of all workers; ``config`` is resolved."""
+    """Frames of one step of all workers; `config` is resolved."""
     assert config.collector.num_workers is not None
     return config.collector.num_workers * config.collector.envs_per_worker
 
