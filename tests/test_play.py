@@ -14,7 +14,7 @@ from trainer.commands import play
 from trainer.commands.finished import open_run
 from trainer.config.sections import Config
 from trainer.envs.worlds import treasurehunt
-from trainer.roles.evaluator import evaluate
+from trainer.roles.greedy import evaluate
 from trainer.training.train import train
 
 

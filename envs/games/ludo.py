@@ -20,7 +20,7 @@ move it was (`ludo_rewards.DENSE`): the last move pays for the goal as well as f
 and every decision pays by how much it changes a seat's lead, 0 when all is over, so that an undiscounted game still
 pays 1 or -1 and the best player stays the best (Ng, Harada and Russell 1999, shaping by a potential).
 
-Dice are drawn by index from a stream for each game (`trainer.envs.worlds.grid.uniforms`), so that a game does not
+Dice are drawn by index from a stream for each game (`trainer.envs.worlds.draws.uniforms`), so that a game does not
 depend on those beside it.
 """
 
@@ -38,7 +38,7 @@ from trainer.envs.games.ludo_track import BASE, FACES, GOAL, NUM_SLOTS, NUM_TOKE
 from trainer.envs.games.rows import Rows, choice, chosen, look, require, to_advance
 from trainer.envs.spec import EnvSpec, Leaf
 from trainer.envs.state import set_state, state_of
-from trainer.envs.worlds import grid
+from trainer.envs.worlds import draws
 
 NAME = "ludo"
 MAX_PENDING = 21  # dice, as a queue is an int64; two players can have 17, four will not in the life of the sun
@@ -124,7 +124,7 @@ class Ludo:
         self._queue = np.zeros(n, np.int64)  # pending dice, 3 bits each, the first lowest
         self._pending = np.zeros(n, np.int64)  # how many
         self._every = np.arange(n)
-        self._keys = grid.stream_keys(0, n)
+        self._keys = draws.stream_keys(0, n)
         self._drawn = np.zeros(n, np.uint64)  # random numbers used so far
         self._seen = {
             "observation": np.zeros((n, self._encoder.size), self._encoder.dtype),
@@ -144,7 +144,7 @@ class Ludo:
     def reset(self, seed: int | None = None) -> None:
         """Start every game; without a seed with its next dice."""
         if seed is not None:
-            self._keys[:] = grid.stream_keys(seed, self.num_games)
+            self._keys[:] = draws.stream_keys(seed, self.num_games)
             self._drawn[:] = 0
         self.reset_where(np.ones(self.num_games, bool))
 
@@ -350,7 +350,7 @@ class Ludo:
         """Four throws for each game, numbers 0 .. 215, int64 [4, M]."""
         drawn = self._drawn.take(rows)
         self._drawn[rows] = drawn + np.uint64(1)
-        digits = np.floor(grid.uniforms(self._keys.take(rows), drawn) * _POWERS)
+        digits = np.floor(draws.uniforms(self._keys.take(rows), drawn) * _POWERS)
         digits[1:] -= 216.0 * digits[:-1]
         return digits.astype(np.int64)
 

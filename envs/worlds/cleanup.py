@@ -23,7 +23,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.envs.worlds import grid
+from trainer.envs.worlds import draws, grid, pictures
 
 KINDS = ("wall", "river", "polluted", "sand", "orchard", "apple", "agent", "clean", "zap")
 WALL, RIVER, POLLUTED, SAND, ORCHARD, APPLE, AGENT, CLEAN, ZAP = range(9)
@@ -163,13 +163,13 @@ class Cleanup:
             The observations of the first turn, after `entities_turn`, float32 [num_worlds, num_agents, *shape].
         """
         count = len(self.agents)
-        self._keys = grid.stream_keys(seed, self.num_worlds)
+        self._keys = draws.stream_keys(seed, self.num_worlds)
         self._objects.reshape(self.num_worlds, -1)[:] = self._ground
         self._bodies[:] = 0
         self._beams[:] = 0
-        self._positions = grid.draw_distinct(self._keys, 0, self._sand, count)
+        self._positions = draws.draw_distinct(self._keys, 0, self._sand, count)
         self._bodies[self._positions] = 1
-        self._objects[grid.draw_distinct(self._keys, count, self._orchard, self._initial_apples)] = APPLE
+        self._objects[draws.draw_distinct(self._keys, count, self._orchard, self._initial_apples)] = APPLE
         self.facing = np.full((self.num_worlds, count), DOWN)
         self._fired = np.zeros((count, self.num_worlds, self._rays[0].size), np.int64)
         self.turn = -1
@@ -195,11 +195,11 @@ class Cleanup:
         self.turn += 1
         self.reward = np.zeros((self.num_worlds, len(self.agents)), np.float32)
         river, orchard = self._river.shape[1], self._orchard.shape[1]
-        world, cell = grid.successes(self._keys, self.turn, 0, river, self._pollution_probability)
+        world, cell = draws.successes(self._keys, self.turn, 0, river, self._pollution_probability)
         self._objects[self._river[world, cell]] = POLLUTED
         grows = self.polluted_share <= self._pollution_limit
         # From 2**31 on, as the river may use the random numbers before.
-        world, cell = grid.successes(self._keys, self.turn, 2**31, orchard, self._apple_probability)
+        world, cell = draws.successes(self._keys, self.turn, 2**31, orchard, self._apple_probability)
         self._objects[self._orchard[world, cell][grows[world]]] = APPLE
 
     def observe(self, agent: int | None = None) -> NDArray[np.float32]:
@@ -241,7 +241,7 @@ class Cleanup:
     def render(self, index: int = 0) -> NDArray[np.uint8]:
         """A picture of one world, rgb uint8 [16 * height, 16 * width, 3]; every agent has a colour of its own."""
         beams = self.beams[index]
-        return grid.portrait(COLOURS[np.where(beams > 0, beams, self.objects[index])], self.cells[index])
+        return pictures.portrait(COLOURS[np.where(beams > 0, beams, self.objects[index])], self.cells[index])
 
     def _end_beams(self, agent: int) -> None:
         fired = self._fired[agent]

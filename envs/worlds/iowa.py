@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.envs.worlds import grid
+from trainer.envs.worlds import draws, grid, pictures
 
 KINDS = ("empty", "wall", "deck_a", "deck_b", "deck_c", "deck_d", "agent")
 EMPTY, WALL, DECK_A, DECK_B, DECK_C, DECK_D, AGENT = range(7)
@@ -113,7 +113,7 @@ class Iowa:
         Returns:
             The observations of the first turn, after `entities_turn`, bool [num_worlds, num_agents, *shape].
         """
-        self._keys = grid.stream_keys(seed, self.num_worlds)
+        self._keys = draws.stream_keys(seed, self.num_worlds)
         self._positions = grid.scatter(self._layer, self._free, self._keys, len(self.agents), AGENT)
         self.turn = -1
         self.entities_turn()
@@ -149,7 +149,7 @@ class Iowa:
         position = self._positions[:, agent]
         target = position + self._steps[actions]
         found = self._layer[target]
-        lost = grid.uniforms(self._keys, grid.numbers(self.turn, 2**31 + 2**30 + agent, 1)) < self._risk[found]
+        lost = draws.uniforms(self._keys, draws.numbers(self.turn, 2**31 + 2**30 + agent, 1)) < self._risk[found]
         self.reward[:, agent] += self._gain[found] - self._loss[found] * lost
         self._positions[:, agent] = grid.move(self._layer, position, target, self._passable[found], AGENT)
 
@@ -159,4 +159,4 @@ class Iowa:
 
     def render(self, index: int = 0) -> NDArray[np.uint8]:
         """A picture of one world, rgb uint8 [16 * height, 16 * width, 3]; every agent has a colour of its own."""
-        return grid.portrait(COLOURS[self.grid[index]], self.cells[index])
+        return pictures.portrait(COLOURS[self.grid[index]], self.cells[index])

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.envs.worlds import grid
+from trainer.envs.worlds import draws, grid, pictures
 
 KINDS = ("empty", "wall", "agent", "it")
 EMPTY, WALL, AGENT, IT = range(4)
@@ -92,8 +92,8 @@ class Tag:
             The observations of the first turn, bool [num_worlds, num_agents, *shape].
         """
         count = len(self.agents)
-        keys = grid.stream_keys(seed, self.num_worlds)
-        self.it = (count * grid.uniforms(keys, grid.numbers(-1, count, 1))).astype(np.int64)
+        keys = draws.stream_keys(seed, self.num_worlds)
+        self.it = (count * draws.uniforms(keys, draws.numbers(-1, count, 1))).astype(np.int64)
         self._positions = grid.scatter(self._layer, self._free, keys, count, self._marks())
         self.turn = -1
         self.entities_turn()
@@ -147,7 +147,7 @@ class Tag:
 
     def render(self, index: int = 0) -> NDArray[np.uint8]:
         """A picture of one world, rgb uint8 [16 * height, 16 * width, 3]; "it" is red, the others are blue."""
-        return grid.picture(COLOURS[self.grid[index]], self.cells[index])
+        return pictures.picture(COLOURS[self.grid[index]], self.cells[index])
 
     def _marks(self) -> NDArray[np.int64]:
         """The agents' kinds, [num_worlds, num_agents]."""

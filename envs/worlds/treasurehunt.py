@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.envs.worlds import grid
+from trainer.envs.worlds import draws, grid, pictures
 
 KINDS = ("empty", "wall", "gem", "food", "bone", "agent")
 EMPTY, WALL, GEM, FOOD, BONE, AGENT = range(6)
@@ -97,7 +97,7 @@ class TreasureHunt:
         Returns:
             the observation of the first turn, after its entities' turn, bool [num_worlds, num_agents, *shape].
         """
-        self._keys = grid.stream_keys(seed, self.num_worlds)
+        self._keys = draws.stream_keys(seed, self.num_worlds)
         self._positions = grid.scatter(self._layer, self._free, self._keys, len(self.agents), AGENT)
         self.turn = -1
         self.entities_turn()
@@ -141,4 +141,4 @@ class TreasureHunt:
 
     def render(self, index: int = 0) -> NDArray[np.uint8]:
         """A picture of one world, rgb uint8 [16 * height, 16 * width, 3]; every agent has a colour of its own."""
-        return grid.portrait(COLOURS[self.grid[index]], self.cells[index])
+        return pictures.portrait(COLOURS[self.grid[index]], self.cells[index])

@@ -9,7 +9,20 @@ import pytest
 from scipy import stats
 
 from trainer import envs
-from trainer.envs.worlds import WORLDS, Cleanup, Iowa, Tag, TreasureHunt, cleanup, grid, iowa, tag, treasurehunt
+from trainer.envs.worlds import (
+    WORLDS,
+    Cleanup,
+    Iowa,
+    Tag,
+    TreasureHunt,
+    cleanup,
+    draws,
+    grid,
+    iowa,
+    pictures,
+    tag,
+    treasurehunt,
+)
 
 UP, DOWN, LEFT, RIGHT, CLEAN, ZAP = range(6)
 ALL = pytest.mark.parametrize("name", WORLDS)
@@ -145,17 +158,17 @@ def test_agents_start_on_different_cells_and_anywhere(name):
 
 
 def test_random_numbers_are_uniform_and_streams_unrelated():
-    u = grid.uniforms(grid.stream_keys(0, 200)[:, None], grid.numbers(0, 0, 500))
+    u = draws.uniforms(draws.stream_keys(0, 200)[:, None], draws.numbers(0, 0, 500))
     assert stats.chisquare(np.histogram(u, 100, (0, 1))[0]).pvalue > 0.001
     assert abs(np.corrcoef(u[:-1].ravel(), u[1:].ravel())[0, 1]) < 0.01  # of a seed and the next one
     assert abs(np.corrcoef(u[:, :-1].ravel(), u[:, 1:].ravel())[0, 1]) < 0.01
-    later = grid.uniforms(grid.stream_keys(0, 200)[:, None], grid.numbers(1, 0, 500))
+    later = draws.uniforms(draws.stream_keys(0, 200)[:, None], draws.numbers(1, 0, 500))
     assert abs(np.corrcoef(u.ravel(), later.ravel())[0, 1]) < 0.01
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.004, 0.3, 1.0])
 def test_trials_succeed_as_often_as_they_should(probability):
-    world, trial = grid.successes(grid.stream_keys(9, 3_000), 0, 0, 40, probability)
+    world, trial = draws.successes(draws.stream_keys(9, 3_000), 0, 0, 40, probability)
     hits = np.zeros((3_000, 40), np.int64)
     np.add.at(hits, (world, trial), 1)
     assert hits.max(initial=0) <= 1
@@ -584,7 +597,7 @@ def test_a_picture():
     assert picture.shape == (21 * 16, 21 * 16, 3)
     assert picture[0, 0].tolist() == treasurehunt.COLOURS[treasurehunt.WALL].tolist()
     assert picture[5 * 16 + 8, 6 * 16 + 8].tolist() == treasurehunt.COLOURS[treasurehunt.GEM].tolist()
-    assert picture[5 * 16 + 8, 5 * 16 + 8].tolist() == grid.agent_colours(1)[0].tolist()
+    assert picture[5 * 16 + 8, 5 * 16 + 8].tolist() == pictures.agent_colours(1)[0].tolist()
     assert picture[5 * 16, 5 * 16].tolist() == [0, 0, 0]  # its frame
 
 

@@ -23,7 +23,8 @@ from trainer.envs.world import Solo
 from trainer.host.errors import split_error
 from trainer.memory.pulse import Pulse
 from trainer.roles import evaluator
-from trainer.roles.evaluator import Evaluation, Players, evaluate
+from trainer.roles.evaluator import Evaluation
+from trainer.roles.greedy import Players, evaluate
 from trainer.run_folder import checkpoint
 from trainer.training.system import use_fork_server
 

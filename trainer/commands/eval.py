@@ -14,7 +14,8 @@ from trainer.commands.finished import add_arguments, open_run
 from trainer.config.fields import ConfigError
 from trainer.envs import EnvError
 from trainer.reading import ReadError
-from trainer.roles.evaluator import evaluate, world_of
+from trainer.roles.evaluator import world_of
+from trainer.roles.greedy import evaluate
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from trainer.config.overrides import agent_config
 from trainer.config.run_config import from_yaml
 from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config
-from trainer.roles.evaluator import Players
+from trainer.roles.greedy import Players
 from trainer.run_folder.checkpoint import policy_weights
 
 POLICIES = {"best": Path("best/policy.pt"), "last": Path("checkpoints/last_policy.pt")}

@@ -18,7 +18,8 @@ from trainer import envs
 from trainer.commands.finished import add_arguments, from_here, open_run
 from trainer.config.fields import ConfigError
 from trainer.reading import ReadError
-from trainer.roles.evaluator import Players, evaluate, world_of
+from trainer.roles.evaluator import world_of
+from trainer.roles.greedy import Players, evaluate
 from trainer.selfplay.play_games import Table, play_games
 from trainer.telemetry.video import FORMATS, pictures_of, write_video
 

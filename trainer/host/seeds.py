@@ -102,6 +102,21 @@ def of_opponents(agent: int, worker: int, start: int) -> list[int]:
     return [agent, worker, 2, start]
 
 
+def of_reset_opponents(opponents: list[int], seed: int) -> list[int]:
+    """Of a world's opponents once its games are reset with `seed`; `opponents` is `of_opponents`'s."""
+    return [*opponents, seed]
+
+
+def of_random_player(seed: int, agent: int) -> int:
+    """Of the random player in an agent's place, in an evaluation whose first sub-environment has `seed`."""
+    return seed + agent
+
+
+def of_game(first: int, played: int) -> int:
+    """Of the game that follows `played` others, the first of which had the seed `first`."""
+    return first + played
+
+
 def seed_globals(seed: int, role: str, number: int = 0, start: int = 0, stage: int = 0) -> None:
     """Seed `numpy.random`, `random` and `torch` of this process.
 

@@ -17,7 +17,7 @@ from trainer.config.sections import Config
 from trainer.envs import EnvSpec
 from trainer.host import seeds
 from trainer.roles import evaluator as evaluating
-from trainer.roles.evaluator import Episodes
+from trainer.roles.greedy import Episodes, Players, evaluate
 from trainer.roles.task import Tell
 from trainer.run_folder import checkpoint
 from trainer.selfplay.league import league
@@ -47,15 +47,15 @@ def play_episodes(
     if checkpoint.load(path)["frames"] != last["frames"]:
         _judge(config, agents, run_dir, last, (time.monotonic() + end) / 2, tell)
     best = checkpoint.load(path)
-    crew, seed = evaluating.Players(agents), seeds.of_final_evaluation(config.seed, config.evaluator.num_envs)
+    players, seed = Players(agents), seeds.of_final_evaluation(config.seed, config.evaluator.num_envs)
     with closing(evaluating.world_of(config, min(config.evaluator.num_envs, count))) as world:
         same = best["frames"] == last["frames"]
         # The best one has what the last one leaves of the time, which is half of it at least.
         for name, kept, until in (("last", last, end if same else (time.monotonic() + end) / 2), ("best", best, end)):
             if name == "last" or not same:
-                crew.load(kept["weights"])
+                players.load(kept["weights"])
                 watch = _watch(name, kept["frames"], count, until, tell)
-                played = evaluating.evaluate(crew, world, count, seed, watch=watch)
+                played = evaluate(players, world, count, seed, watch=watch)
             tell("played", (name, kept["frames"], played, True))
 
 

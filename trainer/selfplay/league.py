@@ -165,7 +165,7 @@ def round_robin(
     while next_rounds:
         with closing(world_of_games(config, 2 * next_rounds * len(pairs))) as world:
             game = world.game
-            game.reset(seed + 2 * done * len(pairs))
+            game.reset(seeds.of_game(seed, 2 * done * len(pairs)))
             pair = np.repeat(np.arange(len(pairs)), 2 * next_rounds)
             side = (np.arange(game.num_games)[:, None] + np.arange(game.num_players)) % 2  # [N, P]
             who = pairs[pair[:, None], side]

@@ -17,6 +17,7 @@ from trainer.config.sections import Config
 from trainer.envs import EnvSpec
 from trainer.envs.games.players import Player, random_player
 from trainer.envs.selfplay import Opponents, scripted
+from trainer.host import seeds
 from trainer.selfplay.pool import DRAW, KINDS, LATEST, LOSS, RANDOM, SCRIPTED, SNAPSHOTS, WIN, OpponentPool
 
 BLOCK = 16  # rows of each network in one pass: mostly few games wait for an opponent at a time
@@ -67,7 +68,7 @@ class PoolOpponents:
 
     def reseed(self, seed: int) -> None:
         """Draw as if made anew, for games that are reset with `seed`."""
-        self._rng = np.random.default_rng([*self._seed, seed])
+        self._rng = np.random.default_rng(seeds.of_reset_opponents(self._seed, seed))
 
     def draw(self, game: Any, rows: np.ndarray) -> None:
         """Choose for every seat of the games `rows`, int64 [M], whose episodes begin."""

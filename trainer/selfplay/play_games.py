@@ -17,6 +17,7 @@ from trainer.config.sections import Config
 from trainer.envs import EnvError
 from trainer.envs.games.players import Player, random_player
 from trainer.envs.selfplay import scripted
+from trainer.host import seeds
 from trainer.selfplay.human import action_text, human
 from trainer.selfplay.matches import network_player, play_out, seated, weights_of, winners
 from trainer.telemetry.video import pictures_of
@@ -60,17 +61,13 @@ def play_games(config: Config, flat: Tensor, world: Any, table: Table) -> list[n
         Pictures, uint8 [height, width, 3]: of the beginning of each game and after each move; none unless `filmed`.
 
     Raises:
-        ConfigError: there is no such opponent or seat.
-        ReadError: the opponent's file could not be read.
+        ConfigError, ReadError: there is no such opponent or seat; the opponent's file could not be read.
         EnvError: the game has no scripted player, no text, or no pictures.
     """
     game, generator = world.game, np.random.default_rng(table.seed)
     named = table.opponent or config.opponents.evaluate_against
     opponent, told = opponent_of(named, config, game), named == "human"
-    if table.seat is not None and not 0 <= table.seat < game.num_players:
-        raise ConfigError(f"--seat {table.seat} is not there: {config.env.id} has seats 0 to {game.num_players - 1}")
-    if table.filmed and not hasattr(game, "render"):
-        raise EnvError(f"{config.env.id} has no pictures: use --opponent human without --out.")
+    _check(table, config, game)
     names = [table.policy, "you" if told else named]
     act = seated([network_player(config, game.spec, flat), opponent], None, generator)
     pictures: list[np.ndarray] = []
@@ -91,9 +88,7 @@ def play_games(config: Config, flat: Tensor, world: Any, table: Table) -> list[n
     won, left = {0: 0, 1: 0, -1: 0}, table.max_moves
     try:
         for number in range(table.games):
-            who = np.zeros((1, game.num_players), np.int64)
-            who[0, number % game.num_players if table.seat is None else table.seat] = 1
-            game.reset(table.seed + number)
+            who = _begin(game, table, number)
             if told:
                 print(f"game {number + 1} of {config.env.id}: you have seat {who[0].argmax()}; seat 0 begins")
             watch()
@@ -107,11 +102,24 @@ def play_games(config: Config, flat: Tensor, world: Any, table: Table) -> list[n
                 break
     except (EOFError, KeyboardInterrupt):
         print("\nthe game is ended")
-    print(
-        f"{names[0]} won {won[0]}, drew {won[-1]} and lost {won[1]} of {sum(won.values())} finished games against "
-        f"{names[1]}"
-    )
+    count = f"won {won[0]}, drew {won[-1]} and lost {won[1]} of {sum(won.values())} finished games"
+    print(f"{names[0]} {count} against {names[1]}")
     return pictures
+
+
+def _check(table: Table, config: Config, game: Any) -> None:
+    if table.seat is not None and not 0 <= table.seat < game.num_players:
+        raise ConfigError(f"--seat {table.seat} is not there: {config.env.id} has seats 0 to {game.num_players - 1}")
+    if table.filmed and not hasattr(game, "render"):
+        raise EnvError(f"{config.env.id} has no pictures: use --opponent human without --out.")
+
+
+def _begin(game: Any, table: Table, number: int) -> np.ndarray:
+    """Begin a game; who sits on each seat, int64 [1, P]: 0 the policy, 1 the opponent."""
+    who = np.zeros((1, game.num_players), np.int64)
+    who[0, number % game.num_players if table.seat is None else table.seat] = 1
+    game.reset(seeds.of_game(table.seed, number))
+    return who
 
 
 def opponent_of(named: str, config: Config, game: Any) -> Player:

@@ -15,7 +15,8 @@ import numpy as np
 from trainer.config.sections import Config
 from trainer.host.errors import RunFailed
 from trainer.roles import final_work
-from trainer.roles.evaluator import Episodes, Evaluation
+from trainer.roles.evaluator import Evaluation
+from trainer.roles.greedy import Episodes
 from trainer.selfplay import league
 from trainer.telemetry.rows import Row
 from trainer.training.system import System, beside
