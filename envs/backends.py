@@ -44,7 +44,7 @@ BACKENDS: dict[str, Backend] = {
         "trainer.envs.envpool:make", heeds=("preprocessing", "max_episode_steps", "mask_key", "clip_rewards")
     ),
     "counting": Backend("trainer.envs.counting:make", heeds=("clip_rewards",)),
-    "counting_agents": Backend("trainer.envs.counting:make_world", is_world=True, heeds=("clip_rewards",)),
+    "counting_agents": Backend("trainer.envs.counting_agents:make_world", is_world=True, heeds=("clip_rewards",)),
     "grid": Backend("trainer.envs.grids:make", is_world=True),
     "pettingzoo": Backend(
         "trainer.envs.pettingzoo:make",

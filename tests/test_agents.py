@@ -28,7 +28,8 @@ from trainer.config.overrides import agent_config
 from trainer.config.schedules import SCHEDULES
 from trainer.config.sections import Config, LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
-from trainer.envs.counting import AGENT_STREAMS, expected_reward
+from trainer.envs.counting import expected_reward
+from trainer.envs.counting_agents import AGENT_STREAMS
 from trainer.host.seeds import SEEDS_PER_RUN
 from trainer.learning.feed import flat
 from trainer.learning.stacking import Stack

@@ -22,7 +22,7 @@ from trainer.envs.closing import close_all
 from trainer.envs.faults import Unfit, is_its_own, of_rewards, words_of
 from trainer.envs.games.rows import Rows, chosen, look, require, to_advance
 from trainer.envs.pettingzoo import ADVICE, module_of, not_made
-from trainer.envs.spaces import discrete_of, fields_of, mask_field
+from trainer.envs.spaces import Field, discrete_of, fields_of, mask_field
 from trainer.envs.spec import EnvError, EnvSpec, Leaf
 from trainer.envs.writing import allocate, fault_of, row_writer
 
@@ -53,22 +53,9 @@ class TurnBasedGames:
         p = len(self.agents)
         require(p >= 2, f"{env_id}: it is for one player, and self-play takes two or more.")
         self._seats = {name: seat for seat, name in enumerate(self.agents)}
-        space, actions = (getattr(envs[0], name)(self.agents[0]) for name in ("observation_space", "action_space"))
-        for name in self.agents[1:]:
-            same = envs[0].observation_space(name) == space and envs[0].action_space(name) == actions
-            require(same, f"{env_id}: {self.agents[0]} and {name} differ in spaces, and one network is to play both.")
         self.num_games, self.num_players = n, p
-        action = discrete_of(actions, env_id, ADVICE)
-        self.num_actions, self._start = action.n, action.start
-        self._fields = fields_of(space, 1, env_id, mask_key)
-        mask = mask_field(space, action, env_id, mask_key)
-        info = envs[0].infos.get(envs[0].agent_selection) or {}
-        self._mask_key, self._mask_of = mask_key, "observation" if mask is not None else "info"
-        _, source, notes = masks.masked(action, mask is not None, info, space, None, mask_key)
-        leaves = (*(field.leaf for field in self._fields), Leaf(SEAT, (p,), "bool", "binary"))
-        self.spec = EnvSpec(
-            env_id, leaves, DiscreteAction(action.n, has_mask=True), mask_source=source, notes=notes,
-        )  # fmt: skip
+        self.spec, self._fields, self._start, self._mask_of = _shown_by(envs[0], env_id, mask_key)
+        self._mask_key, self.num_actions = mask_key, self.spec.num_actions
         self.to_move = np.zeros(n, np.int64)
         self.action_mask = np.ones((n, self.num_actions), bool)
         self.rewards = np.zeros((n, p), np.float32)
@@ -133,8 +120,7 @@ class TurnBasedGames:
             for field in self._fields:
                 row_writer(field, seen[field.leaf.name])(shown)
         except Exception as error:
-            faults = [(i, fault_of(self._fields, one)) for i, one in zip(rows.tolist(), shown, strict=True)]
-            i, fault = next(((i, f) for i, f in faults if f is not None), (int(rows[0]), words_of(error)))
+            i, fault = _first_fault(self._fields, rows, shown, error)
             raise self._failure(i, Unfit(fault)) from error
         return seen
 
@@ -208,12 +194,12 @@ class TurnBasedGames:
     def _arrive(self, i: int) -> None:
         """Remove agents that have ended, and update the arrays of game i."""
         env = self.envs[i]
-        ended = self._ended(i)
+        ended = _ended(env, self._seats, self.truncated[i])
         while len(ended) < len(env.agents) and env.agent_selection in ended:
             name = env.agent_selection
             self._last[i][self._seats[name]] = env.observe(name)
             env.step(None)  # PettingZoo's way to remove an agent
-            ended = self._ended(i)
+            ended = _ended(env, self._seats, self.truncated[i])
         if len(ended) < len(env.agents):
             name = env.agent_selection
             self.to_move[i], self._shown[i] = self._seats[name], env.observe(name)
@@ -228,14 +214,6 @@ class TurnBasedGames:
         best = np.flatnonzero(self._returns[i] == self._returns[i].max())
         self.winner[i] = best[0] if len(best) == 1 else -1
 
-    def _ended(self, i: int) -> set[str]:
-        """Agents that have ended and are not removed yet."""
-        env = self.envs[i]
-        ended = {name for name in env.agents if env.terminations[name] or env.truncations[name]}
-        for name in ended:
-            self.truncated[i, self._seats[name]] = not env.terminations[name]
-        return ended
-
     def _view(self, i: int, seat: int) -> Any:
         if seat in self._last[i]:
             return self._last[i][seat]
@@ -247,10 +225,47 @@ class TurnBasedGames:
     def _failure(self, i: int, error: BaseException) -> EnvError:
         if not is_its_own(error):
             raise error
-        return EnvError(
-            f"{self._id}: environment {i} (seed {self._seeds[i]}) failed after {self.length[i]} moves: "
-            f"{words_of(error)}"
-        )
+        which = f"{self._id}: environment {i} (seed {self._seeds[i]})"
+        return EnvError(f"{which} failed after {self.length[i]} moves: {words_of(error)}")
+
+
+def _ended(env: Any, seats: dict[str, int], truncated: NDArray[np.bool_]) -> set[str]:
+    """Agents that have ended and are not removed yet; `truncated`, bool [P], is updated."""
+    ended = {name for name in env.agents if env.terminations[name] or env.truncations[name]}
+    for name in ended:
+        truncated[seats[name]] = not env.terminations[name]
+    return ended
+
+
+def _first_fault(fields: tuple[Field, ...], rows: Rows, shown: list[Any], error: Exception) -> tuple[int, str]:
+    """The first environment that showed what it must not, and what is wrong with it; else the first, and the error."""
+    faults = [(i, fault_of(fields, one)) for i, one in zip(rows.tolist(), shown, strict=True)]
+    return next(((i, f) for i, f in faults if f is not None), (int(rows[0]), words_of(error)))
+
+
+def _shown_by(env: Any, env_id: str, mask_key: str) -> tuple[EnvSpec, tuple[Field, ...], int, str]:
+    """What an environment's agents see and do.
+
+    Returns:
+        The spec, the fields of an observation, the number of the first action, and where masks are: in the
+        `observation`, or in the `info`.
+
+    Raises:
+        EnvError: its agents differ, or it cannot be played by one network.
+    """
+    agents = list(env.possible_agents)
+    space, actions = env.observation_space(agents[0]), env.action_space(agents[0])
+    for name in agents[1:]:
+        same = env.observation_space(name) == space and env.action_space(name) == actions
+        require(same, f"{env_id}: {agents[0]} and {name} differ in spaces, and one network is to play both.")
+    action = discrete_of(actions, env_id, ADVICE)
+    fields = fields_of(space, 1, env_id, mask_key)
+    mask = mask_field(space, action, env_id, mask_key)
+    info = env.infos.get(env.agent_selection) or {}
+    _, source, notes = masks.masked(action, mask is not None, info, space, None, mask_key)
+    leaves = (*(field.leaf for field in fields), Leaf(SEAT, (len(agents),), "bool", "binary"))
+    spec = EnvSpec(env_id, leaves, DiscreteAction(action.n, has_mask=True), mask_source=source, notes=notes)
+    return spec, fields, action.start, "observation" if mask is not None else "info"
 
 
 def make_game(env: Any, num_games: int, render_mode: str | None = None) -> TurnBasedGames:

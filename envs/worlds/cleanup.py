@@ -53,21 +53,11 @@ class Cleanup:
     """
 
     def __init__(
-        self,
-        num_worlds: int,
-        num_agents: int = 10,
-        height: int = 21,
-        width: int = 31,
-        radius: int = 5,
-        max_turns: int = 100,
-        pollution_probability: float = 0.009,
-        apple_probability: float = 0.002,
-        pollution_limit: float = 0.5,
-        initial_apples: int = 20,
-        beam_reach: int = 3,
-        apple_reward: float = 1.0,
+        self, num_worlds: int, num_agents: int = 10, height: int = 21, width: int = 31, radius: int = 5,
+        max_turns: int = 100, pollution_probability: float = 0.009, apple_probability: float = 0.002,
+        pollution_limit: float = 0.5, initial_apples: int = 20, beam_reach: int = 3, apple_reward: float = 1.0,
         zap_cost: float = 1.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Create them in the state after `reset(0)`.
 
         Args:
@@ -88,24 +78,8 @@ class Cleanup:
         Raises:
             EnvError: the settings are impossible.
         """
-        name = "cleanup"
-        probabilities = {"pollution_probability": pollution_probability, "apple_probability": apple_probability}
-        grid.check(
-            name,
-            num_worlds,
-            num_agents,
-            height,
-            width,
-            radius,
-            max_turns,
-            pollution_limit=pollution_limit,
-            **probabilities,
-        )
-        grid.require(beam_reach >= 0, f"{name}: beam_reach={beam_reach} must not be negative.")
-        grid.require(
-            height >= 6 and width >= 5,
-            f"{name}: {height} x {width} has no room for river, sand and orchard; make it 6 x 5 or more.",
-        )
+        check(num_worlds, num_agents, height, width, radius, max_turns, beam_reach, pollution_limit=pollution_limit,
+              pollution_probability=pollution_probability, apple_probability=apple_probability)  # fmt: skip
         self.num_worlds, self.max_turns = num_worlds, max_turns
         self.agents = grid.names(num_agents)
         self.num_actions = len(ACTIONS)
@@ -124,16 +98,7 @@ class Cleanup:
         ground = plan(height, width)
         self._ground = np.pad(ground, geometry.pad, constant_values=WALL).ravel()
         self._river, self._orchard, self._sand = (geometry.where(ground == kind) for kind in (RIVER, ORCHARD, SAND))
-        grid.require(
-            num_agents <= self._sand.shape[1],
-            f"{name}: {num_agents} agents do not fit on the {self._sand.shape[1]} cells of sand of a {height} x "
-            f"{width} world.",
-        )
-        grid.require(
-            0 <= initial_apples <= self._orchard.shape[1],
-            f"{name}: initial_apples={initial_apples} do not fit on the {self._orchard.shape[1]} orchard cells of a "
-            f"{height} x {width} world.",
-        )
+        check_fit(geometry, num_agents, self._sand.shape[1], initial_apples, self._orchard.shape[1])
         self._objects = geometry.layer(WALL, "uint8")
         self.objects = geometry.inner(self._objects)
         self._bodies = geometry.layer(0, "uint8")  # 1 where an agent stands
@@ -255,6 +220,37 @@ class Cleanup:
         cleaned = rays[reached & ~zaps[:, None, None]]
         self._objects[cleaned[self._objects[cleaned] == POLLUTED]] = RIVER
         self._fired[agent, worlds] = rays.reshape(len(worlds), -1)
+
+
+def check(
+    num_worlds: int, num_agents: int, height: int, width: int, radius: int, max_turns: int, beam_reach: int,
+    **shares: float,
+) -> None:  # fmt: skip
+    """Refuse settings of which no world can be made; `shares` are probabilities and shares by name.
+
+    Raises:
+        EnvError: in one sentence.
+    """
+    grid.check("cleanup", num_worlds, num_agents, height, width, radius, max_turns, **shares)
+    grid.require(beam_reach >= 0, f"cleanup: beam_reach={beam_reach} must not be negative.")
+    grid.require(
+        height >= 6 and width >= 5,
+        f"cleanup: {height} x {width} has no room for river, sand and orchard; make it 6 x 5 or more.",
+    )
+
+
+def check_fit(geometry: grid.Geometry, num_agents: int, sand: int, initial_apples: int, orchard: int) -> None:
+    """Refuse more agents than there are cells of `sand`, or more apples than cells of `orchard`.
+
+    Raises:
+        EnvError: in one sentence.
+    """
+    world = f"of a {geometry.height} x {geometry.width} world."
+    grid.require(num_agents <= sand, f"cleanup: {num_agents} agents do not fit on the {sand} cells of sand {world}")
+    grid.require(
+        0 <= initial_apples <= orchard,
+        f"cleanup: initial_apples={initial_apples} do not fit on the {orchard} orchard cells {world}",
+    )
 
 
 def plan(height: int, width: int) -> NDArray[np.uint8]:
