@@ -1,4 +1,4 @@
-"""Batches out of a replay for an updater: several gathered at once, and more of them while it works on these."""
+"""Batches from a replay for an updater: several are gathered at once, and the next ones during the updates."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Batch = dict[str | tuple[str, str], Tensor]
 
 
 def flat(sample: TensorDictBase) -> Batch:
-    """The tensors of a sample under their keys, those below `next` as `("next", key)`."""
+    """The tensors of a sample by key; those under `next` have the key `("next", key)`."""
     return dict(sample.items(True, True))
 
 
 def to_tensordict(batch: Batch, batch_size: int) -> TensorDict:
-    """A batch as the nested TensorDict [B] that TorchRL's losses take: the inverse of `flat`."""
+    """A batch as a nested TensorDict [B], for TorchRL's losses; the inverse of `flat`."""
     following = {key[1]: tensor for key, tensor in batch.items() if isinstance(key, tuple)}
     current = {key: tensor for key, tensor in batch.items() if isinstance(key, str)}
     size = [batch_size]
@@ -30,18 +30,18 @@ def to_tensordict(batch: Batch, batch_size: int) -> TensorDict:
 
 
 class Feed:
-    """Batches of a replay on the updater's device, gathered by TorchRL's `sample` of several at once.
+    """Batches of a replay on the updater's device; TorchRL's `sample` gathers several at once.
 
-    While the updater works on some, a thread gathers those that it is known to need next. It does nothing else: new
-    priorities are handed to the sampler before it begins, so that draws come in the order in which they are asked for.
+    During the updates on some batches a thread gathers the next ones, if their number is known. New priorities are
+    handed to the sampler before the thread begins, so the draws are in the same order as without it.
 
     Args:
-        replay: where batches come from.
+        replay: to sample from.
         device: of the updater.
-        ahead: gather what is needed next in a thread; else between updates.
+        ahead: whether a thread gathers the next batches; else they are gathered between updates.
 
     Attributes:
-        gather: `gather(count) -> TensorDict [count * B]`, in memory that the call after the next one overwrites.
+        gather: `gather(count) -> TensorDict [count * B]`, in memory that the next call but one overwrites.
     """
 
     def __init__(self, replay: StreamReplay, device: torch.device, ahead: bool = False) -> None:
@@ -53,12 +53,12 @@ class Feed:
         self.gather = self._gather
 
     def batches(self, count: int, then: int = 0) -> Iterator[Batch]:
-        """`count` batches, one by one; each is valid until the second call from here.
+        """Yield batches; each is valid until the next call but one.
 
         Args:
-            count: that are gathered at once, those that are there already left out.
-            then: how many will be asked for next, to be gathered meanwhile; 0: it is not known, or their draws depend
-                on what is learned from these.
+            count: number of batches; those that are not gathered yet are gathered at once.
+            then: number of batches of the next call, to be gathered meanwhile; 0: it is not known, or their draws must
+                come after these updates.
         """
         while count:
             self.wait()
@@ -75,7 +75,7 @@ class Feed:
             yield from taken
 
     def wait(self) -> None:
-        """Until nothing is being gathered: whoever looks at the sampler calls it before."""
+        """Wait until the thread gathers nothing; to be called before the sampler is read."""
         if self._coming is not None:
             self._ready, self._coming = self._coming.result(), None
 
@@ -90,7 +90,7 @@ class Feed:
     def _gathered(self, count: int) -> list[Batch]:
         chunk = flat(self.gather(count))
         if self._device.type == "cuda":
-            # Page-locked memory is copied without blocking; the next gather must not overwrite it before that is done.
+            # Page-locked memory is copied asynchronously; wait, as the next gathering overwrites it.
             chunk = {key: tensor.to(self._device, non_blocking=True) for key, tensor in chunk.items()}
             torch.cuda.current_stream(self._device).record_event().synchronize()
         size = self._replay.batch_size

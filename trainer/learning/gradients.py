@@ -20,21 +20,21 @@ Keys = list[tuple[str, NestedKey]]
 
 
 def make_gradients(updater: Updater, batch: Batch, count: int | None = None) -> tuple[Callable, list[str]]:
-    """Loss, gradient and its clipping as a function of plain tensors.
+    """Make a function of plain tensors that computes the loss and the clipped gradient.
 
     Args:
-        updater: gives the sizes and the loss.
+        updater: with the loss, and the tensors for the sizes.
         batch: an example of the batches, for its keys and size.
-        count: None, or N: for N agents of the learner's shape, every tensor with a first axis [N]. What one of them
-            computes does not depend on the others, not even where theirs is NaN.
+        count: None; or N, for N agents with the same shapes: every tensor has a first axis [N]. The result of one agent
+            does not depend on the others, not even where these are NaN.
 
     Returns:
         `gradients(*trained, *targets, not_finite, sums, *batch.values()) -> (*clipped gradients, priorities)`, which
-        adds its metrics to `sums` and sets `not_finite` to 1 when the loss or a gradient is not finite; and the
-        metrics' names.
+        adds the metrics to `sums`, and sets `not_finite` to 1 if the loss or a gradient is not finite; and the names of
+        the metrics.
     """
     config, algorithm = updater.config, updater.algorithm
-    ((part,),) = algorithm.phases  # of several parts each would be a function of its own
+    ((part,),) = algorithm.phases  # an algorithm of several parts would need a function for each
     number = len(updater.trained_keys)
     keys, batch_size = list(batch), batch["next", "reward"].shape[-2]
     names: list[str] = []
@@ -53,7 +53,7 @@ def make_gradients(updater: Updater, batch: Batch, count: int | None = None) -> 
             out, parts = evaluate(leaves, targets, rest)
             return torch.autograd.grad(out, leaves), parts
 
-    if count is not None:  # torch.autograd.grad cannot be vectorised, torch.func's can
+    if count is not None:  # vmap works with torch.func.grad, not with torch.autograd.grad
         one = torch.func.grad(evaluate, has_aux=True)
         differentiate = torch.vmap(one, randomness="different")
 
@@ -69,7 +69,7 @@ def make_gradients(updater: Updater, batch: Batch, count: int | None = None) -> 
             sums[..., : len(metrics)].add_(torch.stack([m.float() for m in metrics.values()], -1))
         return *in_order, priority
 
-    # The names are known once it ran, on copies.
+    # Run once, on copies, to find the names.
     if count is None:
         gradients(*[t.clone() for t in (*updater.inputs, *batch.values())])
     return gradients, names
@@ -78,14 +78,16 @@ def make_gradients(updater: Updater, batch: Batch, count: int | None = None) -> 
 def clipped(
     grads: list[Tensor] | tuple[Tensor, ...], trained: Sequence[Tensor], most: float | None, count: int | None
 ) -> tuple[list[Tensor], Tensor]:
-    """Gradients with a norm of at most `most` over all of them together, and the norm that they had, float [] or [N].
+    """Clip gradients by their norm.
 
     Args:
         grads: of each trained tensor.
-        trained: those tensors; a gradient is made to lie in memory as its parameter does, through which the fused
-            optimiser walks.
-        most: None: any.
-        count: None, or N: each tensor has a first axis [N] of agents, each with a norm of its own.
+        trained: these tensors; each gradient gets the strides of its parameter, which the fused optimiser needs.
+        most: largest norm of all gradients together; None: no limit.
+        count: None; or N: each tensor has a first axis [N] of agents, whose norms are separate.
+
+    Returns:
+        The clipped gradients, and the norm before clipping, float [] or [N].
     """
     if count is None:
         norm = torch.nn.utils.get_total_norm(grads, foreach=True)
@@ -104,7 +106,7 @@ def clipped(
 
 
 def parameter_groups(algorithm: Algorithm) -> tuple[dict[str, TensorDictBase], Keys, Keys]:
-    """An algorithm's groups by name, and (group, key) of every trained tensor and of its copy in a target network."""
+    """The groups of an algorithm by name; (group, key) of each trained tensor, and of its copy in a target network."""
     loss, targets = algorithm.loss, algorithm.targets
     trained = [
         (name, key)
@@ -117,7 +119,7 @@ def parameter_groups(algorithm: Algorithm) -> tuple[dict[str, TensorDictBase], K
 
 
 def _filled(groups: dict[str, TensorDictBase], keys: list[tuple[str, NestedKey]], tensors: list[Tensor]) -> dict:
-    """The groups again, with `tensors` under `keys` (group, key) and their own constants beside them."""
+    """Copies of groups in which the tensors under `keys`, (group, key), are replaced; constants stay."""
     filled = {name: groups[name].copy() for name in {name for name, _ in keys}}
     for (name, key), tensor in zip(keys, tensors, strict=True):
         filled[name].set(key, tensor)

@@ -1,4 +1,4 @@
-"""Updates of several agents of one shape in one call; what one of them learns depends on nobody else."""
+"""Updates of several agents with networks of one shape in one call; the result of each is the same as alone."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from trainer.networks.recording import record
 
 
 class Stack:
-    """Updaters of one shape whose gradients are computed in one call; each keeps its own optimiser, target and counts.
+    """Updaters of one shape, whose gradients are computed in one call.
 
-    Their weights lie in stacked tensors [N, ...]; an updater's are views of them.
+    Optimiser, target network and counts are separate. The weights are in stacked tensors [N, ...], of which those of each updater are views.
 
     Args:
-        updaters: N of them, of equal networks, algorithms and batches.
+        updaters: N updaters with equal shapes, algorithms and batch sizes.
     """
 
     def __init__(self, updaters: Sequence[Updater]) -> None:
@@ -28,7 +28,7 @@ class Stack:
         parts = [
             [torch.empty(n, *tensor.shape, device=tensor.device) for tensor in first.trained] for _ in range(4)
         ]  # weights, targets, first and second moments
-        self._views: list[list[Tensor]] = [[] for _ in parts]  # the views of these, one agent's after the other's
+        self._views: list[list[Tensor]] = [[] for _ in parts]  # views of the parts, agent by agent
         not_finite, sums = torch.zeros(n, device=first.device), torch.zeros(n, MAX_METRICS, device=first.device)
         for i, updater in enumerate(updaters):
             views = [[tensor[i] for tensor in part] for part in parts]
@@ -40,7 +40,7 @@ class Stack:
         self._gradients: Callable | None = None
 
     def prepare(self, example: Batch) -> None:
-        """Record the update for batches [B, ...] like `example` of each updater; changes no weight."""
+        """Record the update for batches [B, ...] like `example` for each updater; changes no weights."""
         first, n = self.updaters[0], len(self.updaters)
         batch = {key: tensor.to(first.device) for key, tensor in example.items()}
         _, names = make_gradients(first, batch)
@@ -54,10 +54,15 @@ class Stack:
             updater.names = names
 
     def update(self, batches: Sequence[Batch | None]) -> list[Tensor]:
-        """One update of every updater that has a batch; new priorities float32 [B] of each.
+        """Make one update of each updater that has a batch.
 
-        All of them are computed, whoever has a batch: so what one learns is the same to the last bit whatever the
-        others do.
+        The gradients of all updaters are always computed, so the bits of one do not depend on the others.
+
+        Args:
+            batches: of each updater; None: no update.
+
+        Returns:
+            New priorities of each updater's batch, float32 [B]; meaningless without a batch.
         """
         example = next(batch for batch in batches if batch is not None)
         if self._gradients is None:
@@ -73,10 +78,10 @@ class Stack:
                 torch.stack(tensors) for tensors in zip(*[b.values() for b in batches if b is not None], strict=True)
             ]
             *gradients, priority = self._gradients(*self._inputs, *rest)
-            if idle:  # it was computed for nothing, and must leave no trace
+            if idle:  # undo what was computed for updaters without a batch
                 for metrics, kept in zip(self._inputs[-2:], before, strict=True):
                     metrics[idle] = kept
-            each = list(zip(*[gradient.unbind() for gradient in gradients], strict=True))  # one agent a row
+            each = list(zip(*[gradient.unbind() for gradient in gradients], strict=True))  # one list for each agent
             if not idle and self._alike():
                 self._apply_together([gradient for one in each for gradient in one])
             else:
@@ -89,16 +94,16 @@ class Stack:
         return list(priority.unbind())
 
     def _alike(self) -> bool:
-        """Whether one optimiser step does for all: the same rate, the same count, and nobody's loss was not finite."""
+        """Whether one optimiser step serves all: they have the same rate and count, and all losses were finite."""
         first = self.updaters[0]
         alike = all((one.learning_rate, one.updates) == (first.learning_rate, first.updates) for one in self.updaters)
-        return alike and first.device.type == "cpu" and not self._inputs[-2].any()  # on a GPU that look would wait
+        return alike and first.device.type == "cpu" and not self._inputs[-2].any()  # on a GPU `any` would wait
 
     def _apply_together(self, gradients: list[Tensor]) -> None:
-        """As `Updater.apply` of every one, to the last bit.
+        """Do the same as `Updater.apply` of each updater, with the same bits.
 
-        The kernels get each agent's tensors as they are: how they round an element depends on its place in its tensor
-        (the last few do not fill a vector), so that in a stacked tensor it could come out otherwise than alone.
+        The kernels get the tensors of each agent, not the stacked ones: the rounding of an element depends on its place
+        in a tensor (the last few do not fill a vector register), so it could differ in a stacked tensor.
         """
         trained, targets, exp_avg, exp_avg_sq = self._views
         first = self.updaters[0]

@@ -1,16 +1,14 @@
-"""Batch -> loss -> optimiser -> target, for one agent or for several of one shape at once.
+"""An update: batch -> loss -> optimiser -> target network.
 
-`trainer.roles.learner` says when an update is due and where the batches come from.
+`trainer.roles.learner` decides when an update is due, and supplies the batches.
 
-Loss and gradient are one function over plain tensors (`make_gradients`); `learner.execution` says how it
-runs:
+Loss and gradient are one function of plain tensors (`make_gradients`). `learner.execution` chooses how it runs:
 
-- `eager`: as written, op by op.
-- `trace`: recorded once as a straight list of tensor operations, forward and backward together, and run by
-  TorchScript's interpreter: the same operations in the same order without Python, autograd or TensorDict in
-  between.
-- `compile`: that recording through Inductor; needs a C++ compiler and some 10 s.
-- `auto`: `trace`, which was the fastest for MLPs on a CPU and needs nothing (`benchmarks/learner.py`).
+- `eager`: as written, operation by operation.
+- `trace`: recorded once as a list of tensor operations, forward and backward, which TorchScript's interpreter runs: the
+  same operations in the same order, without Python, autograd or TensorDict in between.
+- `compile`: that recording, compiled by Inductor; needs a C++ compiler and about 10 s.
+- `auto`: `trace`, which was the fastest for MLPs on a CPU and has no requirements (`benchmarks/learner.py`).
 """
 
 from __future__ import annotations
@@ -32,20 +30,20 @@ from trainer.memory.weights import ordered_leaves
 from trainer.networks.recording import record
 
 BETAS = (0.9, 0.999)
-MAX_METRICS = 32  # that an algorithm may report of an update
+MAX_METRICS = 32  # most metrics of an update
 
 
 class NotFinite(RuntimeError):
-    """A loss or gradient was NaN or infinite; the weights are those before it."""
+    """A loss or gradient was NaN or infinite; that update and all later ones were not applied."""
 
 
 class Updater:
-    """Owns the trained weights, their targets and the optimiser's state.
+    """Has the trained weights, the target network's weights and the optimiser's state, and updates them.
 
     Args:
         algorithm: its loss is moved to `device`.
-        config: the learner's section.
-        target: the algorithm's section, for the target's update.
+        config: the section `learner`.
+        target: the section `algorithm`, for the updates of the target network.
         device: of the updates.
     """
 
@@ -77,25 +75,25 @@ class Updater:
         self._gradients: Callable | None = None
         self.names: list[str] = []
         self._summed = 0
-        self.last_batch: Batch | None = None  # valid until the replay gathers again
+        self.last_batch: Batch | None = None  # valid until the next but one gathering
         self.updates = 0
-        self.optimize: Callable[[list[Tensor]], None] = self._adam  # or the step of an optimiser that is shared
+        self.optimize: Callable[[list[Tensor]], None] = self._adam  # or the step of a shared optimiser
 
     def _look(self) -> None:
-        """Find every tensor that an update works on."""
+        """Collect the tensors that an update reads and writes."""
         self.groups, _, _ = parameter_groups(self.algorithm)
         self.trained = [self.groups[name].get(key) for name, key in self.trained_keys]
         self.targets = [self.groups[name].get(key) for name, key in self.target_keys]
         moments = [self.optimizer.state[p] for p in self._parameters]
         self._first, self._second, self.steps = ([m[k] for m in moments] for k in ("exp_avg", "exp_avg_sq", "step"))
-        # Of the gradient function, before a batch.
+        # The first arguments of the gradient function; the batch follows.
         self.inputs = [*self.trained, *self.targets, self.not_finite, self._sums]
 
     def move_into(
         self, trained: Sequence[Tensor], targets: Sequence[Tensor], first: Sequence[Tensor], second: Sequence[Tensor],
         not_finite: Tensor, sums: Tensor,
     ) -> None:  # fmt: skip
-        """Keep weights, targets, moments and metrics in the given tensors from now on, views of a stack's."""
+        """Move weights, targets, moments and metrics into the given tensors, which are views of those of a stack."""
         mine = (*self.trained, *self.targets, *self._first, *self._second)
         for tensor, place in zip(mine, (*trained, *targets, *first, *second), strict=True):
             place.copy_(tensor)
@@ -110,16 +108,16 @@ class Updater:
 
     @property
     def weights(self) -> TensorDictBase:
-        """The policy network's weights, as they are published."""
+        """The weights to be published."""
         return self.groups[self.algorithm.acts]
 
     def set_learning_rate(self, value: float) -> None:
-        """Takes effect with the next update."""
+        """Set the learning rate of the next updates."""
         self.learning_rate = value
         self.rate.fill_(value)
 
     def update(self, batch: Batch) -> Tensor:
-        """One optimiser step on one batch, and the target's update when due.
+        """Make one optimiser step on a batch, and update the target network when due.
 
         Args:
             batch: tensors [B, ...] on the learner's device.
@@ -135,7 +133,11 @@ class Updater:
         return priority
 
     def apply(self, gradients: list[Tensor]) -> None:
-        """One optimiser step with clipped gradients, strided as the parameters, and the target's update when due."""
+        """Make one optimiser step, and update the target network when due.
+
+        Args:
+            gradients: clipped, with the strides of the parameters.
+        """
         with torch.no_grad():
             self.optimize(gradients)
             self.count()
@@ -146,7 +148,7 @@ class Updater:
 
     def _adam(self, gradients: list[Tensor]) -> None:
         self.steps[0].add_(1)
-        # found_inf: once a loss is not finite no later update is applied: the weights stay finite.
+        # found_inf: after a loss that is not finite no update is applied, so the weights stay finite.
         torch._fused_adam_(
             self.trained, gradients, self._first, self._second, [], self.steps, lr=self.rate, beta1=BETAS[0],
             beta2=BETAS[1], weight_decay=0.0, eps=self.config.adam_eps, amsgrad=False, maximize=False,
@@ -154,12 +156,12 @@ class Updater:
         )  # fmt: skip
 
     def count(self) -> None:
-        """One update more."""
+        """Count one update."""
         self.updates += 1
         self._summed += 1
 
     def prepare(self, example: Batch) -> None:
-        """Record the update for batches like `example`, which else the first update does; changes no weight."""
+        """Record the update for batches like `example`, so that the first update need not; changes no weights."""
         batch = {key: tensor.to(self.device) for key, tensor in example.items()}
         calculate = self._prepare(batch)
         with torch.no_grad():
@@ -167,10 +169,10 @@ class Updater:
                 calculate(*[tensor.clone() for tensor in (*self.inputs, *batch.values())])
 
     def metrics(self) -> dict[str, float]:
-        """Means over the updates since the last call; waits for the device.
+        """Mean metrics of the updates since the last call; waits for the device.
 
         Raises:
-            NotFinite: a loss or gradient was NaN or infinite since the last call. No update was applied since then.
+            NotFinite: a loss or gradient was NaN or infinite; no update was applied since then.
         """
         if not self._summed:
             return {}
@@ -181,7 +183,7 @@ class Updater:
         return means
 
     def check(self) -> None:
-        """Raise :class:`NotFinite` if an update since the start was refused; waits for the device."""
+        """Raise `NotFinite` if a loss or gradient was not finite since the start; waits for the device."""
         if self.not_finite.item():
             raise NotFinite(
                 "the loss or its gradient became NaN or infinite within the last updates before update "
@@ -190,7 +192,7 @@ class Updater:
             )
 
     def load_flat(self, flat: Tensor) -> None:
-        """Take the weights of a policy, float32 [numel] in the boards' order, for network and target."""
+        """Set network and target network to the weights of a policy, float32 [numel] in the boards' order."""
         offset = 0
         targets = self.groups[self.algorithm.targets[self.algorithm.acts]]
         for mine, target in zip(ordered_leaves(self.weights), ordered_leaves(targets), strict=True):
@@ -200,7 +202,7 @@ class Updater:
             offset += mine.numel()
 
     def state_dict(self) -> dict:
-        """Copies of weights, target, optimiser state, learning rate and count of updates."""
+        """Copies of all weights, the optimiser's state, the learning rate and the number of updates."""
         return {
             "loss": {k: v.clone() for k, v in self.algorithm.loss.state_dict().items() if isinstance(v, Tensor)},
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
@@ -209,7 +211,7 @@ class Updater:
         }
 
     def load_state_dict(self, state: dict) -> None:
-        """Go on from a checkpoint; tensors are written in place, so a recorded update stays valid.
+        """Restore a `state_dict`. Tensors are written in place, so a recorded update stays valid.
 
         Raises:
             ValueError: it is of another network.
@@ -226,7 +228,7 @@ class Updater:
         self.updates = state["updates"]
 
     def _prepare(self, batch: Batch) -> Callable:
-        """Build the gradient function for batches of this form."""
+        """Build the gradient function for batches like this one."""
         function, self.names = make_gradients(self, batch)
         execution = "trace" if self.config.execution == "auto" else self.config.execution
         if execution != "eager":
@@ -241,7 +243,7 @@ def shapes_of(state: dict[str, Tensor]) -> dict[str, torch.Size]:
 
 
 def flat_weights(updater: Updater) -> Tensor:
-    """The learner's weights of now, float32 [numel] on the CPU, in the boards' order."""
+    """A copy of the weights to be published, float32 [numel] on the CPU, in the boards' order."""
     return torch.cat([w.reshape(-1) for w in ordered_leaves(updater.weights)]).cpu()
 
 

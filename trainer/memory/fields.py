@@ -26,7 +26,7 @@ from torch import Tensor
 
 from trainer.memory.blocks import Fields, shared_block, views_of
 
-Shape = Sequence[int | str]  # a letter is one of the sizes that :func:`allocate` is given
+Shape = Sequence[int | str]  # a letter is one of the sizes given to `allocate`
 WIDTH = 120  # of documentation, in characters
 Board = TypeVar("Board")
 

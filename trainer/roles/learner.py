@@ -1,11 +1,11 @@
-"""The learner of an agent: says when an update is due, draws its batches, publishes its weights.
+"""The learner of an agent: decides when an update is due, samples batches, updates, and publishes the weights.
 
 Runs in: the main process (one agent, or `agents.learner=sequential` and `stacked`), or a process for each agent
 (`process`), on `learner.device`.
-Receives: rows from its own replay as its collectors publish them; in a process of its own, orders through a pipe.
-Sends: weights through its own weights board; its frame limit and its count of updates onto its own board.
-Waits for: nothing; where no update is due it says so, and its process sleeps.
-Stops when: the control board says so; its own exception (sent through the pipe); the parent's death.
+Receives: rows of its replay, as its collectors publish them; in a process of its own, commands through a pipe.
+Sends: weights through its weights board; its frame limit and its number of updates through its board.
+Waits for: nothing; if no update is due, the process sleeps.
+Stops when: the control board has `STOP`; it raises (the error goes through the pipe); its parent dies.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from trainer.roles.agents import AgentPlan, published, published_updates
 from trainer.run_folder import checkpoint
 from trainer.telemetry.trace import NoTrace, Trace, all_of, open_trace, save_or_say
 
-IDLE_S = 2e-4  # between two looks of a learner that has nothing due
-SLACK = 8  # updates by which one agent of a stack may be ahead of another before it is updated alone
-ROW_EVERY_S = 1.0  # between two reports of a learner's process
+IDLE_S = 2e-4  # sleep of a learner without due updates
+SLACK = 8  # due updates of an agent, with which it is updated although others of its stack have none
+ROW_EVERY_S = 1.0  # time between two reports of a learner's process
 
 
 class Learner:
-    """An agent's learning side: replay, learner and limiter, and the way of its weights.
+    """The learning part of an agent: replay, updater, limiter, and publishing of weights.
 
     Args:
-        plan: what it is built from.
+        plan: of the agent.
         device: of the updates.
-        frozen: it acts, but does not learn.
+        frozen: whether the agent acts without learning.
     """
 
     def __init__(self, plan: AgentPlan, device: torch.device, frozen: bool = False) -> None:
@@ -81,15 +81,15 @@ class Learner:
 
     @property
     def learners(self) -> list[Learner]:
-        """Whose updates it makes: its own."""
+        """The learners whose updates it makes: itself."""
         return [self]
 
     def prepare(self) -> None:
-        """Record the update, which else the first one does; changes no weight."""
+        """Record the update, so that the first one need not; changes no weights."""
         self.updater.prepare(flat(self.replay.example()))
 
     def follow(self, trace: Trace | NoTrace) -> None:
-        """Let a trace show what it does; one that shows nothing changes nothing."""
+        """Let a trace follow its methods."""
         self._follow_all_but_updates(trace)
         trace.follow(self.updater, "update", "update", self.name)
 
@@ -99,11 +99,11 @@ class Learner:
             trace.follow(self, method, kind, self.name)
 
     def beat(self) -> None:
-        """A sign of life, where it has a process of its own."""
+        """Give a sign of life, which matters if it has a process of its own."""
         self.board.learner_lives()
 
     def open_limit(self) -> None:
-        """Let the collectors go as far as the limiter allows; a frozen agent holds nobody back."""
+        """Set the collectors' limits as the limiter allows; a frozen agent does not limit them."""
         board, frames = self.board, self.board.total_frames()
         board.frame_limit[0] = self.config.budget_frames if self.frozen else self.limiter.frame_limit()
         board.episode_limit[0] = NO_LIMIT if self.frozen else self.limiter.episode_limit(frames)
@@ -114,13 +114,13 @@ class Learner:
         return frames >= board.frame_limit[0] or board.total_episodes() >= board.episode_limit[0]
 
     def due(self, frames: int) -> int:
-        """Updates that may be made now, at most two chunks of batches: one to work on, one to gather meanwhile."""
+        """Number of updates that may be made now, at most two chunks: one to work on, one to gather meanwhile."""
         if self.frozen:
             return 0
         return int(min(self.limiter.due(frames, self.board.total_episodes()), 2 * self.config.learner.prefetch_batches))
 
     def work(self) -> bool:
-        """One chunk of due updates; whether there was any."""
+        """Make one chunk of due updates; returns whether there was any."""
         frames = self.board.total_frames()
         due = self.due(frames)
         count = min(due, self.config.learner.prefetch_batches)
@@ -131,12 +131,12 @@ class Learner:
         return count > 0
 
     def learn(self, counts: Sequence[int], then: Sequence[int] = (0,)) -> None:
-        """`counts[0]` updates on batches that are gathered at once; `then[0]` more are known to come next."""
+        """Make `counts[0]` updates, on batches that are gathered at once; `then[0]` more follow in the next call."""
         for batch in self.feed.batches(counts[0], then[0]):
             self.updated(batch, self.updater.update(batch))
 
     def updated(self, batch: Batch, priority: Tensor) -> None:
-        """Count an update, take its priorities, and hand the weights to the collectors when due."""
+        """Count an update, return its priorities to the replay, and publish the weights when due."""
         self.replay.reprioritize(batch["stream"], batch["time"], priority)
         self.limiter.updates += 1
         self.board.updates[0] = self.limiter.updates
@@ -144,22 +144,22 @@ class Learner:
             self.publish()
 
     def publish(self) -> None:
-        """Hand the collectors a new version of the weights, by TorchRL's scheme; waits for none of them."""
+        """Publish a new version of the weights to the collectors by TorchRL's scheme, without waiting."""
         self.plan.weights.send(self.updater.weights)
         self.board.version_updates[self.plan.weights.version % VERSIONS_KEPT] = self.limiter.updates
 
     def anneal(self, frames: int) -> None:
-        """Learning rate and exponent of importance weights, as they are to be after `frames` frames."""
+        """Set learning rate and exponent of importance weights to their values after `frames` frames."""
         fraction = frames / self.config.budget_frames
         rates, replay = self.config.learner, self.config.replay
         self.updater.set_learning_rate(linear(rates.learning_rate, rates.learning_rate_end, fraction))
         self.sampler.beta = linear(replay.priority_beta, replay.priority_beta_end, fraction)
 
     def metrics(self) -> dict[str, float]:
-        """How learning goes, for the loggers; waits for the device.
+        """Metrics of learning for a row; waits for the device.
 
         Raises:
-            NotFinite: a loss was NaN or infinite.
+            NotFinite: a loss or gradient was NaN or infinite.
         """
         metrics = {"learning_rate": self.updater.learning_rate, **self.updater.metrics()}
         if self.updater.last_batch is not None:
@@ -168,11 +168,11 @@ class Learner:
         return metrics
 
     def flat(self) -> Tensor:
-        """The weights of now, float32 [numel] on the CPU, in the boards' order."""
+        """A copy of the present weights, float32 [numel] on the CPU, in the boards' order."""
         return flat_weights(self.updater)
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, target, optimiser, counters, priorities and random states."""
+        """Weights, target network, optimiser, counts, priorities and random states."""
         self.feed.wait()
         self.replay.take_priorities()
         return {
@@ -182,29 +182,31 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any], with_sampler: bool = True) -> None:
-        """Go on from a checkpoint; without its sampler's part, priorities begin anew."""
+        """Restore a checkpoint; without the sampler's part, all priorities are new."""
         self.updater.load_state_dict(state["learner"])
         self.limiter.load_state_dict(state["limiter"])
-        if self.board.lost_at[0] >= max(1, sum(state["frames_of_workers"])):  # not one that was saved after the loss
+        if self.board.lost_at[0] >= max(
+            1, sum(state["frames_of_workers"])
+        ):  # unless the checkpoint was saved after the loss
             self.limiter.begin_again(int(self.board.lost_at[0]), int(self.board.episodes_before[0]))
         self.board.updates[0] = self.limiter.updates
         if with_sampler:
             self.sampler.load_state_dict(state["sampler"])
 
     def load_replay(self, kept: dict[str, Any], sampler: dict[str, Any]) -> None:
-        """Fill the replay as it was when `kept` and the sampler's state were saved.
+        """Load the replay's rows and the sampler's state of a checkpoint.
 
         Raises:
-            OSError, ValueError: the rows are gone.
+            OSError, ValueError, ReadError: the rows are missing or damaged.
         """
         rows, self.board.oldest[:] = self.copy.load(kept)
         self.sampler.load_state_dict(sampler if kept["streams"] == asdict(self.plan.streams) else moved(sampler, rows))
 
     def save(self, frames: int, **more: Any) -> Path:
-        """A checkpoint after `frames` frames, replay included; written aside and renamed.
+        """Save a checkpoint after `frames` frames, with the replay, whole or not at all.
 
         Raises:
-            OSError: the disk refuses.
+            OSError: it could not be written.
         """
         state = {**self.state_dict(), "frames": frames, "seed": self.plan.seed, **more}
         state["frames_of_workers"], state["episodes_done"] = self.board.frames.tolist(), self.board.total_episodes()
@@ -216,10 +218,10 @@ class Learner:
 
 
 class LearnerStack:
-    """Learners of one shape whose due updates are made in one call; each has its own replay, limiter and optimiser.
+    """Learners of one shape, whose due updates are made in one call; replay, limiter and optimiser are separate.
 
     Args:
-        learners: at least two, alike as `trainer.roles.agents.update_key` says.
+        learners: at least two, with the same `trainer.roles.agents.update_key`.
     """
 
     def __init__(self, learners: list[Learner]) -> None:
@@ -227,17 +229,17 @@ class LearnerStack:
         self.stack = Stack([learner.updater for learner in learners])
 
     def prepare(self) -> None:
-        """Record the update, which else the first one does; changes no weight."""
+        """Record the update, so that the first one need not; changes no weights."""
         self.stack.prepare(flat(self.learners[0].replay.example()))
 
     def follow(self, trace: Trace | NoTrace) -> None:
-        """Let a trace show what it does; one that shows nothing changes nothing."""
+        """Let a trace follow its methods."""
         for learner in self.learners:
             learner._follow_all_but_updates(trace)
         trace.follow(self.stack, "update", "update", all_of([learner.name for learner in self.learners]))
 
     def work(self) -> bool:
-        """One chunk of updates that are due for all of them, or for those that are owed more; whether there was any."""
+        """Make one chunk of updates that are due for all, or for some with many; returns whether there was any."""
         frames = [learner.board.total_frames() for learner in self.learners]
         due = [
             min(learner.due(so_far), learner.config.learner.prefetch_batches)
@@ -248,7 +250,7 @@ class LearnerStack:
         )
         if common:
             counts = [min(count, common) for count in due]
-        else:  # agents that live longer have more frames; once they hold collection up, or ended it, all is made
+        else:  # agents that live longer have more frames; if they hold collection up, all due updates are made
             held = any(learner.holds_collection_up(n) for learner, n in zip(self.learners, frames, strict=True))
             counts = [count if count > (0 if held else SLACK) else 0 for count in due]
         if not any(counts):
@@ -261,7 +263,7 @@ class LearnerStack:
         return True
 
     def learn(self, counts: Sequence[int], then: Sequence[int] | None = None) -> None:
-        """`counts[a]` updates of agent a, on batches that each gathers by itself; `then[a]` more come next."""
+        """Make `counts[a]` updates of agent a, each on batches of its own replay; `then[a]` more follow next."""
         then = then or [0] * len(counts)
         fed = [
             learner.feed.batches(count, more) for learner, count, more in zip(self.learners, counts, then, strict=True)
@@ -274,9 +276,9 @@ class LearnerStack:
 
 
 def saved(save: Callable[[int], Path], frames: int) -> tuple[str, str]:
-    """Make a checkpoint in a process of an agent's own; what to tell the main process of it.
+    """Save a checkpoint in a learner's process; returns the message to the main process.
 
-    A disk that refuses costs the checkpoint, not the process: the one before is whole.
+    If the disk refuses, the process goes on, and the checkpoint before is still there.
     """
     try:
         return "saved", str(save(frames))
@@ -285,9 +287,9 @@ def saved(save: Callable[[int], Path], frames: int) -> tuple[str, str]:
 
 
 def go_on(agent: Learner) -> None:
-    """Take over from the process that had the agent before, or from the run that this one goes on with.
+    """Continue the agent of a process that has ended, or of a run that is resumed.
 
-    Its last checkpoint may be minutes old, or not there yet; the weights on its board are those that it is played by.
+    The last checkpoint may be minutes old, or missing; the weights on the board are newer.
     """
     found, board = checkpoint.newest(agent.plan.folder), agent.board
     if found is not None:
@@ -299,10 +301,10 @@ def go_on(agent: Learner) -> None:
 
 
 def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -> None:
-    """Body of an agent's own process.
+    """Body of a learner's process.
 
-    The pipe carries `("save", frames)` to it, and from it `("row", metrics)`, `("saved", path)`, ``("unsaved",
-    why)` or `("error", text)``. `go_on` says from where it goes on.
+    It receives `("save", frames)` through the pipe, and sends `("row", metrics)`, `("saved", path)`, `("unsaved", why)`
+    or `("error", text)`. It continues as `go_on` describes.
     """
     child.begin(plan.config, "learner", plan.number, num_threads=plan.config.learner.num_threads)
     trace = open_trace(plan.config, "learner", plan.name)
