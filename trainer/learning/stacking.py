@@ -16,7 +16,7 @@ from trainer.networks.recording import record
 class Stack:
     """Updaters of one shape, whose gradients are computed in one call.
 
-    Optimiser, target network and counts are separate. The weights are in stacked tensors [N, ...], of which those of each updater are views.
+    Optimiser, target network and counts are separate. Weights are views of stacked tensors [N, ...].
 
     Args:
         updaters: N updaters with equal shapes, algorithms and batch sizes.
