@@ -67,7 +67,7 @@ class PoolOpponents:
         self.own = np.zeros((0, 0), bool)  # [N, P], seats whose decisions are the agent's own, to be learned from
 
     def reseed(self, seed: int) -> None:
-        """Draw as if made anew, for games that are reset with `seed`."""
+        """Draw from another seed, for games that are reset with `seed`."""
         self._rng = np.random.default_rng(seeds.of_reset_opponents(self._seed, seed))
 
     def draw(self, game: Any, rows: np.ndarray) -> None:
