@@ -178,7 +178,7 @@ def sleeping(seconds: float, repeats: int) -> list[Row]:
     with parts.opened(config) as system:
         learning.run = run
         boards = [plan.board for plan in system.plans]
-        pids = [learner.pid for learner in system.learners]
+        pids = [learner.supervised.pid for learner in system.learners.remote]
         while not all(board.updates[0] for board in boards):
             system.check()
             time.sleep(0.1)

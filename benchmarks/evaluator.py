@@ -42,21 +42,19 @@ class Turns:
 
     def take(self) -> None:
         """Take the result of an evaluation that has ended, if there is one."""
-        assert self.system.evaluator is not None
         if (evaluation := self.system.evaluator.poll()) is not None:
             self.seconds.append(evaluation.seconds)
 
     def drain(self) -> None:
         """Wait until the evaluation that is running has ended."""
-        while self.system.evaluator is not None and self.system.evaluator.busy:
+        while self.system.evaluator.busy:
             next(self.loop)
             self.take()
 
     def learn(self, seconds: float, evaluating: bool) -> tuple[float, float]:
         """Frames and updates per second over some seconds."""
         system, evaluator = self.system, self.system.evaluator
-        assert evaluator is not None
-        frames, updates, start = system.total_frames(), system.agents[0].updater.updates, time.perf_counter()
+        frames, updates, start = system.total_frames(), system.learners.local[0].updater.updates, time.perf_counter()
         asked = frames - self.every
         while (now := time.perf_counter()) - start < seconds:
             next(self.loop)
@@ -67,7 +65,7 @@ class Turns:
                 evaluator.request()
             self.take()
         spent = now - start
-        rates = (system.total_frames() - frames) / spent, (system.agents[0].updater.updates - updates) / spent
+        rates = (system.total_frames() - frames) / spent, (system.learners.local[0].updater.updates - updates) / spent
         self.drain()
         return rates
 

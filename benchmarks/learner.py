@@ -126,7 +126,7 @@ def learner_updates(config: Config, system: System, settings: dict[str, Any]) ->
     algorithm = build(config.algorithm, section, system.plans[0].spec)
     learner = Updater(algorithm, section, config.algorithm, system.device)
 
-    feed = Feed(system.agents[0].replay, system.device)
+    feed = Feed(system.learners.local[0].replay, system.device)
 
     def update() -> None:
         for batch in feed.batches(section.prefetch_batches):
@@ -143,8 +143,8 @@ def measure(name: str, seconds: float, repeats: int, with_compile: bool) -> list
     config = parts.config(*CASES[name], *COMMON, parts.BUDGET)
     with parts.opened(config) as system:
         while system.total_frames() < FILLED_FRAMES:
-            system.rollouts[0].collect_round()
-        batches = [flat(system.agents[0].replay.sample()) for _ in range(8)]
+            system.collectors.rollouts[0].collect_round()
+        batches = [flat(system.learners.local[0].replay.sample()) for _ in range(8)]
         calls = {"bare": (bare_update(config, system, batches), 1)}
         for variant, settings in variants(config, with_compile).items():
             calls[variant] = learner_updates(config, system, settings)

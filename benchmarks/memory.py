@@ -29,13 +29,11 @@ WORKER_RSS_MB, GROWTH_PERCENT = 400.0, 2.0
 def roles(system: System) -> dict[str, list[int]]:
     """The process ids of each role; `helpers` are the fork server and Python's resource tracker."""
     from benchmarks import machine
-    from trainer.training.evaluators import RemoteEvaluator
 
-    assert isinstance(system.evaluator, RemoteEvaluator) and system.collectors is not None
     found = {
         "main": [os.getpid()],
         "collector": [process.pid for process in system.collectors.processes],
-        "evaluator": [system.evaluator._process.pid],
+        "evaluator": [system.evaluator.supervised.pid],
     }
     known = {pid for pids in found.values() for pid in pids}
     return {**found, "helpers": [pid for pid in machine.tree() if pid not in known]}

@@ -36,11 +36,17 @@ def measure(name: str, seconds: float, repeats: int) -> list[Row]:
 
         def learn(seconds: float) -> tuple[float, float]:
             """Frames and updates per second over some seconds of the training loop."""
-            frames, updates, start = system.total_frames(), system.agents[0].updater.updates, time.perf_counter()
+            frames, updates, start = (
+                system.total_frames(),
+                system.learners.local[0].updater.updates,
+                time.perf_counter(),
+            )
             while (now := time.perf_counter()) - start < seconds:
                 next(loop)
             spent = now - start
-            return (system.total_frames() - frames) / spent, (system.agents[0].updater.updates - updates) / spent
+            return (system.total_frames() - frames) / spent, (
+                system.learners.local[0].updater.updates - updates
+            ) / spent
 
         learn(max(1.0, seconds / 2))  # past the warm-up, and the learner's first updates
         parts.wait_until_stepping(system)

@@ -93,7 +93,7 @@ def train(system: System) -> Trained:
     except Stopped:
         if system.stop.number != ENOUGH:
             raise
-    return Trained(system.total_frames(), system.agents[0].updater.updates, time.perf_counter() - start)
+    return Trained(system.total_frames(), system.learners.local[0].updater.updates, time.perf_counter() - start)
 
 
 def enough(system: System) -> None:
@@ -112,7 +112,7 @@ def resume(system: System) -> None:
 
 
 def _signal(system: System, number: int) -> None:
-    for process in system.collectors.processes if system.collectors is not None else ():
+    for process in system.collectors.processes:
         if process.exitcode is None and process.pid is not None:
             os.kill(process.pid, number)
 

@@ -28,7 +28,7 @@ def measure(workers: int, seconds: float) -> tuple[list[float], int, int]:
     from benchmarks import parts
 
     with parts.opened(parts.config(*WORDS, parts.BUDGET, f"collector.num_workers={workers}")) as system:
-        agent = system.agents[0]
+        agent = system.learners.local[0]
         agent.board.frame_limit[0] = parts.NO_LIMIT
         parts.wait_until_stepping(system)
         found, begin = [], time.perf_counter()

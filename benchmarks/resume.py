@@ -94,8 +94,8 @@ def checkpoint() -> list[Row]:
     )  # fmt: skip
     found = []
     with parts.opened(config) as system:
-        board = system.agents[0].board
-        system.agents[0].open_limit()
+        board = system.learners.local[0].board
+        system.learners.local[0].open_limit()
         while board.cursor.sum() < ROWS:
             time.sleep(0.1)
             system.check()

@@ -44,7 +44,7 @@ def speed(seconds: float) -> list[Row]:
         with parts.opened(config) as system:
             from trainer.config.schedules import SCHEDULES
 
-            loop, board = SCHEDULES["async"].turns(system), system.agents[0].board
+            loop, board = SCHEDULES["async"].turns(system), system.learners.local[0].board
             while board.updates[0] < 200:
                 next(loop)
                 system.check()

@@ -85,7 +85,7 @@ def measure(minutes: float, kill_every_s: float) -> tuple[list[Sample], int, int
                 now = time.monotonic() - start
                 if now > 60 * minutes:
                     parts.enough(system)
-                elif now >= kill_at and system.collectors is not None:
+                elif now >= kill_at:
                     kill_at += kill_every_s
                     os.kill(rng.choice(system.collectors.processes).pid, signal.SIGKILL)
                     killed += 1
@@ -97,7 +97,6 @@ def measure(minutes: float, kill_every_s: float) -> tuple[list[Sample], int, int
         finally:
             over.set()
             striker.join()
-        assert system.collectors is not None
         restarted = system.collectors.restarts
         left = [path for path in Path(system.run_dir).rglob("*.partial")]
         assert not left, left

@@ -34,7 +34,7 @@ def sides(arguments: tuple[str, ...], traced: bool) -> Iterator[dict[str, Callab
     tracing = f"telemetry.trace={'true' if traced else 'false'}"
     config = parts.config(*arguments, parts.BUDGET, "schedule=sequential", "learner.warmup_frames=1_000", tracing)
     with parts.opened(config) as system:
-        (rollout,), (worker,) = system.rollouts, system.workers
+        (rollout,), (worker,) = system.collectors.rollouts, system.learners.updating
         frames = [0] * len(system.plans)
         size = config.learner.prefetch_batches
 

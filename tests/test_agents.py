@@ -38,8 +38,9 @@ from trainer.memory.weights import flatten_parameters
 from trainer.roles.agents import AgentPlan, plan_agents, without_scheme
 from trainer.roles.collector import CollectorPlan
 from trainer.run_folder import checkpoint
+from trainer.training.processes import use_fork_server
 from trainer.training.saving import save
-from trainer.training.system import System, use_fork_server
+from trainer.training.system import System
 from trainer.training.train import train
 
 COUNTING = {"id": "Counting", "backend": "counting_agents", "kwargs": {"num_agents": 3, "max_length": 9}}
@@ -181,9 +182,9 @@ def test_no_replay_ever_holds_another_agents_transition(
     else:
         for _ in range(8):
             system.board.round[0] += 1
-            for rollout in system.rollouts:
+            for rollout in system.collectors.rollouts:
                 rollout.collect_round()
-    for number, agent in enumerate(system.agents):
+    for number, agent in enumerate(system.learners.local):
         first = config.seed * SEEDS_PER_RUN + number * AGENT_STREAMS
         rows = {key: value.numpy() for key, value in flat(agent.replay.sample(40 * agent.replay.batch_size)).items()}
         stream, episode, step, _ = rows["observation"].astype(np.int64).T
@@ -216,7 +217,7 @@ def test_agents_of_a_stack_whose_frames_differ_never_wait_for_one_another(
     system.publish()
     for _ in SCHEDULES["async"].turns(system):
         assert time.monotonic() < deadline, "both sides wait"
-    assert all(agent.limiter.updates > 1_000 for agent in system.agents)
+    assert all(agent.limiter.updates > 1_000 for agent in system.learners.local)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +252,7 @@ def final_weights(config: Config, poison: bool, monkeypatch: pytest.MonkeyPatch)
     def spoiling(system: System) -> Any:
         for turn, _ in enumerate(original.turns(system)):
             if poison and turn == 10:
-                victim = system.agents[1]
+                victim = system.learners.local[1]
                 victim.plan.storage._storage["observation"].fill_(torch.nan)
                 for value in victim.updater.trained:
                     value.fill_(torch.nan)
@@ -302,9 +303,8 @@ def test_a_learner_process_that_dies_or_hangs_is_named_and_restarted_and_stops_n
     system = started(config)
     boards = [plan.board for plan in system.plans]
     until(lambda: all(board.updates[0] > 50 for board in boards), system)
-    victim = system.learners[1]
-    assert victim._process is not None
-    pid, others = victim._process.pid, [board.updates[0] for board in boards]
+    victim = system.learners.remote[1]
+    pid, others = victim.supervised.pid, [board.updates[0] for board in boards]
     save(system, system.total_frames(), whole=True, more={})
     until(lambda: len(checkpoint.numbered(victim.plan.folder)) > 0, system)
     saved = checkpoint.newest(victim.plan.folder)
@@ -316,7 +316,7 @@ def test_a_learner_process_that_dies_or_hangs_is_named_and_restarted_and_stops_n
     until(lambda: boards[0].updates[0] > others[0] + 100 and boards[2].updates[0] > others[2] + 100, system)
     until(lambda: boards[1].updates[0] > saved["limiter"]["updates"] + 20, system)
     assert all(board.version.min() > 1 for board in boards)  # what they learn reaches the collectors
-    assert victim._process.pid != pid and [learner.restarts for learner in system.learners] == [0, 1, 0]
+    assert victim.supervised.pid != pid and [learner.restarts for learner in system.learners.remote] == [0, 1, 0]
     log = (Path(str(config.run_dir)) / "log.txt").read_text()
     assert f"[learner agent_1 pid {pid}] the learner of agent_1 (pid {pid})" in log
     assert ("SIGKILL" if fault == signal.SIGKILL else "no sign of life") in log

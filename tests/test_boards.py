@@ -24,7 +24,7 @@ from trainer.learning.update import Updater
 from trainer.memory.boards import EPISODES_KEPT, ERROR_BYTES, RUN, STOP, AgentBoard, ControlBoard
 from trainer.memory.fields import allocate, fields_of, float32_tensor, int64, shared_fields
 from trainer.memory.weights import WeightsBoard, WeightsReader, flatten_parameters, ordered_leaves
-from trainer.training.system import use_fork_server
+from trainer.training.processes import use_fork_server
 
 NUMEL = 1_000_000
 PULLS, MIXED, BACKWARDS, VERSION, UNGUARDED_TORN = range(5)

@@ -81,7 +81,7 @@ def test_no_sampled_row_is_torn_mixed_or_wrong_and_a_killed_writer_stops_nobody(
         learner={"batch_size": 128},
     )
     system = started(config)
-    (agent,) = system.agents
+    (agent,) = system.learners.local
     board, replay = agent.board, agent.replay
     system.publish()
     board.frame_limit[0] = 10**9

@@ -29,7 +29,7 @@ from trainer.host.seeds import SEEDS_PER_RUN
 from trainer.learning.feed import flat
 from trainer.run_folder import checkpoint, manifest
 from trainer.run_folder import folder as run_folder
-from trainer.training.system import snapshot_path
+from trainer.training.playing import snapshot_path
 from trainer.training.train import train
 
 ROOT = Path(__file__).parent.parent
@@ -230,7 +230,7 @@ def test_replay_goes_on_where_it_was(stopped: Config, started: Callable[[Config]
     state = newest(Path(stopped.run_dir))
     system = built(stopped)
     restore(system)
-    (agent,) = system.agents
+    (agent,) = system.learners.local
     ring = agent.plan.streams.ring
     cursor = agent.board.cursor.copy()
     assert (cursor == np.repeat(state["replay"]["upto"], 4)).all()
@@ -274,7 +274,7 @@ def test_other_workers_go_on_with_the_same_rows(workers: int, envs: int, capacit
     )
     system = built(changed)
     restore(system)
-    (agent,) = system.agents
+    (agent,) = system.learners.local
     assert agent.board.total_frames() == sum(newest(Path(str(stopped.run_dir)))["frames_of_workers"])
     assert agent.board.cursor.sum() > min(capacity, 1_500) * 0.8
     batch = flat(agent.replay.sample(400 * agent.replay.batch_size))

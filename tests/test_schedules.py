@@ -103,7 +103,7 @@ def test_rounds_of_games_are_a_few_games_of_each_worker_and_an_update_for_each(
     game, rounds = {"id": "tictactoe", "backend": "game"}, {"frames_per_round": None}
     config = small_config("rounds", env=game, schedule={"name": "sequential", **rounds})
     system = started(resolve(config))
-    board, seen = system.agents[0].board, []
+    board, seen = system.learners.local[0].board, []
     for whole in SCHEDULES["sequential"].turns(system):
         if whole:
             seen.append((board.total_frames(), board.episodes_done.copy(), int(board.updates[0])))

@@ -222,7 +222,7 @@ def test_checkpoints_of_other_runs_stay_in_the_pool_and_are_played(tmp_path: Pat
     while not game.over.all():
         game.step(opponents.act(game, np.arange(12)))
     opponents.ended(game, np.arange(12), np.zeros(12, np.int64))
-    figures = pool.figures()
+    figures = pool.metrics()
     checkpoints = int((opponents.kind[:, 1] == CHECKPOINTS).sum())
     assert 0 < checkpoints < 12
     assert (figures["games_checkpoints"], figures["games_snapshots"]) == (checkpoints, 12 - checkpoints)
@@ -308,7 +308,7 @@ def test_results_are_counted_by_opponent() -> None:
         won += int((reward[terminated] == 1).sum())
     assert pool.results[1, 0].sum() == ended > 100 and pool.results[1, 0, WIN] == won
     assert pool.results.sum() == ended
-    figures = pool.figures()
+    figures = pool.metrics()
     assert figures["games_random"] == ended and 0.4 < figures["score_random"] < 0.75
 
 

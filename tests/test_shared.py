@@ -25,7 +25,8 @@ from trainer.config.sections import Config, LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.update import Updater
 from trainer.shared_gradient.shared import APPLIED, OVERLAPPED, SharedAgent
-from trainer.training.system import System, use_fork_server
+from trainer.training.processes import use_fork_server
+from trainer.training.system import System
 from trainer.training.train import train
 
 FAMILY: dict[str, dict[str, Any]] = {

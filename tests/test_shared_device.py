@@ -22,7 +22,7 @@ from tests.test_shared import ALONE, FAMILY, flat, gradients_of, make_learner
 from trainer.config.sections import Config
 from trainer.shared_gradient.shared import APPLIED
 from trainer.shared_gradient.shared_device import DeviceAgent
-from trainer.training.system import use_fork_server
+from trainer.training.processes import use_fork_server
 from trainer.training.train import train
 
 ON_DEVICE = {**ALONE, "applier": "device"}

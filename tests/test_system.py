@@ -105,7 +105,7 @@ def frames_of(stream: int, rows: int) -> int:
 def watched(system: System, config: Config) -> dict[str, list[Any]]:
     """Run the schedule `async` to its end and note, update by update and turn by turn, what should hold."""
     seen: dict[str, list[Any]] = {"wrong": [], "ends": [], "streams": [], "turns": [], "epsilon": []}
-    (agent,) = system.agents
+    (agent,) = system.learners.local
     update = agent.updater.update
 
     def checked(batch: dict[Any, torch.Tensor]) -> torch.Tensor:
@@ -118,7 +118,7 @@ def watched(system: System, config: Config) -> dict[str, list[Any]]:
     system.publish()
     for _ in SCHEDULES["async"].turns(system):
         epsilon, frames = system.plans[0].board.epsilon.copy(), system.total_frames()
-        seen["turns"].append((frames, system.agents[0].limiter.updates))
+        seen["turns"].append((frames, system.learners.local[0].limiter.updates))
         if frames:
             seen["epsilon"].append((*epsilon, linear_epsilon(config.collector, frames)))
         system.check()
@@ -133,7 +133,7 @@ def test_every_sampled_transition_of_the_pipeline_is_right(
     system = started(config)
     seen = watched(system, config)
     system.close()
-    frames, updates = system.total_frames(), system.agents[0].limiter.updates
+    frames, updates = system.total_frames(), system.learners.local[0].limiter.updates
 
     assert seen["wrong"] == []
     assert len(seen["streams"]) == updates * 32
@@ -179,7 +179,7 @@ def test_what_the_collectors_count_and_store_is_right(
     assert board.episodes_done.sum() > 200  # together: how two workers share the frames is a matter of speed
 
     # Every row that is still stored is the one that its place in time stands for, final rows among them.
-    columns = system.agents[0].replay.storage._columns
+    columns = system.learners.local[0].replay.storage._columns
     taken = set()
     for stream in range(streams.num_streams):
         end = int(board.cursor[stream])
@@ -283,7 +283,6 @@ def test_evaluator_process_answers_with_the_returns_of_the_environment(
     small_config: Callable[..., Config], started: Callable[[Config], System]
 ) -> None:
     system = started(small_config(env={"kwargs": {"max_length": 10}}))
-    assert system.evaluator is not None
     expected = [episode for env in (0, 1) for episode in episodes_with_length_10(500_000 + env, 2)]
     best = []
     for frames in (123, 456):

@@ -159,9 +159,9 @@ def test_a_run_without_a_trace_wraps_nothing(
     small_config: Callable[..., Config], started: Callable[[Config], System]
 ) -> None:
     system = started(small_config(env=COUNTING, schedule={"name": "sequential"}))
-    rollout, agent = system.rollouts[0], system.agents[0]
+    rollout, agent = system.collectors.rollouts[0], system.learners.local[0]
     assert isinstance(system.trace, NoTrace) and isinstance(rollout.trace, NoTrace)
-    parts: list[Any] = [rollout, agent, agent.updater, system.workers[0]]
+    parts: list[Any] = [rollout, agent, agent.updater, system.learners.updating[0]]
     methods = {"step", "_wait", "publish", "metrics", "save", "update"}
     assert not [name for part in parts for name in vars(part) if name in methods]
     assert "gather" not in {name for name in vars(agent.feed) if getattr(agent.feed, name) != agent.feed._gather}
@@ -187,11 +187,9 @@ def test_processes_that_are_killed_leave_the_others_trace_whole(
 
     boards = [plan.board for plan in system.plans]
     until(lambda: all(board.updates[0] > 20 for board in boards))
-    process = system.learners[1]._process
-    assert process is not None and process.pid is not None
-    killed = process.pid
+    killed = system.learners.remote[1].supervised.pid
     os.kill(killed, signal.SIGKILL)
-    until(lambda: system.learners[1].restarts == 1)
+    until(lambda: system.learners.remote[1].restarts == 1)
     until(lambda: boards[1].updates[0] > 0 and boards[1].learner_heartbeat[0] < time.monotonic())
     parts = system.run_dir / PARTS
     parts.mkdir(exist_ok=True)

@@ -111,9 +111,9 @@ def test_rows_of_agents_that_come_and_go(
     system = started(config)
     for _ in range(2):
         system.board.round[0] += 1
-        for rollout in system.rollouts:
+        for rollout in system.collectors.rollouts:
             rollout.collect_round()
-    for agent, (name, (first, last)) in zip(system.agents, LIFE.items(), strict=True):
+    for agent, (name, (first, last)) in zip(system.learners.local, LIFE.items(), strict=True):
         rows = {key: value.numpy() for key, value in flat(agent.replay.sample(30 * agent.replay.batch_size)).items()}
         step, following = rows["observation"][:, 1], rows["next", "observation"][:, 1]
         assert set(step) == set(range(first, last)), name

@@ -69,16 +69,18 @@ def test_a_fork_server_that_is_killed_comes_again_and_the_run_goes_on(tmp_path: 
 def test_a_fork_servers_end_is_told_whoever_finds_it_first(
     small_config: Callable[..., Config], started: Callable[[Config], Any]
 ):
-    """The evaluator's pipe ends as the server does; the loop may look at that before it looks after processes."""
+    """The evaluator ends as the server does; whoever is looked at first, the server's end is told too."""
     system = started(small_config(budget_frames=10**9, evaluator={"every_frames": 100}, faults={"max_failures": 1}))
-    server, evaluator = system.server.pid, system.evaluator._process
-    os.kill(server, signal.SIGKILL)
-    assert system.evaluator._pipe.poll(60)  # which has ended
-    assert system.evaluator.poll() is None  # and another one is started, by another server
-    assert system.server.restarts == system.evaluator.restarts == 1 and system.server.pid != server
+    server, evaluator = system.supervisor.server, system.evaluator.supervised
+    pids = server.pid, evaluator.pid
+    os.kill(server.pid, signal.SIGKILL)
+    while evaluator.alive:  # it ends with its server
+        torch.rand(1_000)
+    evaluator.check()  # before the server is: another one is started, by another server
+    assert server.restarts == evaluator.restarts == 1 and server.pid != pids[0]
     log = (Path(str(system.config.run_dir)) / "log.txt").read_text()
-    assert f"the fork server (pid {server}) died: it was ended by signal SIGKILL, and all that came from it" in log
-    assert f"the evaluator (pid {evaluator.pid}, 2 x Counting) died: it was ended by the end of its fork server" in log
+    assert f"the fork server (pid {pids[0]}) died: it was ended by signal SIGKILL, and all that came from it" in log
+    assert f"the evaluator (pid {pids[1]}, 2 x Counting) died: it was ended by the end of its fork server" in log
 
 
 def test_a_learner_without_a_checkpoint_goes_on_from_the_weights_on_its_board(
@@ -90,7 +92,7 @@ def test_a_learner_without_a_checkpoint_goes_on_from_the_weights_on_its_board(
         schedule={"frames_per_update": 4.0, "tolerance_frames": 64}, checkpoint={"save_every_seconds": 1_000.0},
     )  # fmt: skip
     system = started(config)
-    plan, own = system.plans[1], system.learners[1]
+    plan, own = system.plans[1], system.learners.remote[1]
     board = plan.board
 
     def until(condition: Callable[[], bool]) -> None:
@@ -102,10 +104,11 @@ def test_a_learner_without_a_checkpoint_goes_on_from_the_weights_on_its_board(
         raise AssertionError("gave up waiting")
 
     until(lambda: published_updates(plan) >= 50)
-    os.kill(own.pid, signal.SIGSTOP)  # so that what is on the board stays
+    os.kill(own.supervised.pid, signal.SIGSTOP)  # so that what is on the board stays
     made, weights, limit = published_updates(plan), published(plan), int(board.frame_limit[0])
-    os.kill(own.pid, signal.SIGKILL)
-    own._process.join()
+    os.kill(own.supervised.pid, signal.SIGKILL)
+    while own.alive:
+        torch.rand(1_000)
     system.check()
     assert own.restarts == 1 and int(board.frame_limit[0]) == limit  # collection waits for it
     assert board.total_frames() <= limit + 2 * 8  # 8 frames of a step that was under way in each worker

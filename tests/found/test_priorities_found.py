@@ -31,7 +31,7 @@ def first_and_own(*arguments: str) -> tuple[np.ndarray, np.ndarray]:
     """Of all new rows of a run: the priority that they get, and what the learner's loss gives them, float [n] each."""
     first, own = [], []
     with parts.opened(parts.config(*FIXED, *arguments)) as system:
-        agent = system.agents[0]
+        agent = system.learners.local[0]
         sampler: Any = agent.sampler
         given, transitions = sampler.first, agent.replay.storage
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from running import Running, running
 
-from trainer.memory.silence import Silence
+from trainer.memory.pulse import Silence
 
 LONGER_S = 7.0  # than a process may be silent
 

@@ -21,12 +21,12 @@ from trainer.config.sections import Config, EnvConfig, EvaluatorConfig
 from trainer.envs.counting import episode_length, expected_reward
 from trainer.envs.world import Solo
 from trainer.host.errors import split_error
-from trainer.memory.pulse import Pulse
+from trainer.memory.pulse import new_pulse
 from trainer.roles import evaluator
 from trainer.roles.evaluator import Evaluation
 from trainer.roles.greedy import Players, evaluate
 from trainer.run_folder import checkpoint
-from trainer.training.system import use_fork_server
+from trainer.training.processes import use_fork_server
 
 LONGEST = 7
 
@@ -116,7 +116,7 @@ def remote(tmp_path: Path) -> Iterator[Callable[[Config], tuple[Any, Connection,
 
     def start(config: Config) -> tuple[Any, Connection, torch.Tensor]:
         spec = envs.describe(config.env)
-        weights, pulse = Players([(config, spec)]).flat.share_memory_(), Pulse(60.0).memory
+        weights, pulse = Players([(config, spec)]).flat.share_memory_(), new_pulse()
         pipe, theirs = context.Pipe()
         process = context.Process(
             target=evaluator.run, args=(config, [(config, spec)], tmp_path, weights, pulse, theirs), daemon=True

@@ -1,7 +1,8 @@
-"""The pulse of a child that answers through a pipe: signs of life, and whether it is to end, in shared memory."""
+"""Signs of life: how a process that answers through a pipe gives them, and how its watcher counts its silence."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -9,7 +10,15 @@ import torch
 from torch import Tensor
 
 from trainer.memory.boards import START_S
-from trainer.memory.silence import Silence
+
+
+def new_pulse() -> Tensor:
+    """Shared memory of one process, made before it is started: it may take `START_S` besides to its first sign of life.
+
+    Returns:
+        float64 [2], `time.monotonic()` of the last sign of life, and 1 once the process is to end.
+    """
+    return torch.tensor([time.monotonic() + START_S, 0.0], dtype=torch.float64).share_memory_()
 
 
 def signs_of(memory: Tensor) -> tuple[Callable[[], None], Callable[[], bool]]:
@@ -22,29 +31,32 @@ def signs_of(memory: Tensor) -> tuple[Callable[[], None], Callable[[], bool]]:
     return beat, lambda: bool(words[1])
 
 
-class Pulse:
-    """The same for the one that watches it; made before the process is started.
+class Silence:
+    """A process's silence, as far as it was watched.
+
+    A run that is stopped and goes on (Ctrl-Z, `scontrol suspend`, a freezer) finds old signs of life from everyone;
+    what passed while the watcher slept counts for a quarter of the limit at most, however long it was.
 
     Args:
-        limit_s: of silence after which it is taken for hung; it may take `START_S` besides to its first sign of life.
-
-    Attributes:
-        memory: float64 [2], `time.monotonic()` of the last sign of life, and 1 once the process is to end.
-        silence: as `Silence` counts it.
+        limit_s: seconds after which the process is taken for hung.
+        ends: it is to end, and a sign of life that lies ahead gives it no time besides.
     """
 
-    def __init__(self, limit_s: float) -> None:
-        self.memory = torch.tensor([time.monotonic() + START_S, 0.0], dtype=torch.float64).share_memory_()
-        self.silence = Silence(limit_s)
+    def __init__(self, limit_s: float, ends: bool = False) -> None:
+        self.limit_s, self._ends = limit_s, ends
+        self._heard, self._looked, self.silent_s = math.nan, time.monotonic(), 0.0
 
-    def hung(self) -> bool:
-        """Whether it has shown no sign of life for too long."""
-        return self.silence.too_long(float(self.memory[0]))
+    def too_long(self, heartbeat: float) -> bool:
+        """Look at a process whose last sign of life is of `heartbeat`, in seconds of `time.monotonic`.
 
-    def expect(self) -> None:
-        """Something is asked of it now: its silence begins here."""
-        self.memory[0] = max(time.monotonic(), float(self.memory[0]))
-
-    def close(self) -> None:
-        """Ask the process to end."""
-        self.memory[1] = 1.0
+        One that lies ahead gives it so much time besides, unless it is to end.
+        """
+        now = time.monotonic()
+        awake, self._looked = min(now - self._looked, self.limit_s / 4), now
+        if heartbeat != self._heard:
+            self._heard, self.silent_s = heartbeat, min(now - heartbeat, awake)
+            if self._ends:
+                self.silent_s = max(self.silent_s, 0.0)
+        else:
+            self.silent_s += awake
+        return self.silent_s > self.limit_s

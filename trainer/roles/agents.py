@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor
@@ -25,7 +26,7 @@ from trainer.memory.blocks import shared_blocks
 from trainer.memory.boards import VERSIONS_KEPT, AgentBoard
 from trainer.memory.fields import fields_of
 from trainer.memory.weights import WeightsBoard, WeightSlots, ordered_leaves
-from trainer.replay.streams import StreamLayout, layout, open_storage
+from trainer.replay.streams import StreamLayout, close_episodes, layout, open_storage
 
 NAMING = ("overrides", "frozen", "start_from")  # keys of the section `agents` that name agents
 
@@ -192,3 +193,14 @@ def published(plan: AgentPlan) -> Tensor:
     flat = torch.zeros(plan.weights.numel)
     plan.weights.reader().pull(flat)
     return flat
+
+
+def end_episodes(agents: Sequence[AgentPlan], worker: int | None = None) -> None:
+    """End the open episodes in the agents' replays where nobody goes on with them: of a worker that is gone, or all."""
+    for agent in agents:
+        cursor = agent.board.cursor
+        streams = slice(0, len(cursor)) if worker is None else agent.streams.streams_of(worker)
+        if worker is not None:
+            cursor[streams] = cursor[streams].max()  # it may have died between two of them, when all rows were written
+        columns = {name: column.numpy() for name, column in agent.storage._storage.items()}
+        close_episodes(columns, agent.streams, np.arange(streams.start, streams.stop), cursor[streams].copy())

@@ -133,7 +133,7 @@ class OpponentPool:
             if version % 2 == 0 and int(self.version[slot]) == version:
                 return version
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Metrics of a row: for each kind of opponent the results of `score`; and the number of snapshots."""
         games = self.results.sum(0)
         by_kind = {kind: games[i] for i, kind in enumerate(KINDS[:3])}
@@ -239,6 +239,33 @@ class OpponentPool:
                 continue
             self.add(weights, frames)
             self._written.add(path.name)
+
+
+class NoPool:
+    """In place of an `OpponentPool` where nobody is played against."""
+
+    def add(self, flat: Tensor, frames: int) -> None:
+        """Nobody is to be met again."""
+
+    def rebalance(self, done: float) -> None:
+        """Nobody is played against."""
+
+    def metrics(self) -> dict[str, float]:
+        """Nothing."""
+        return {}
+
+    def save(self, folder: Path) -> None:
+        """There is nothing to keep."""
+
+    def forget(self, folder: Path) -> None:
+        """There is nothing to remove."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load(self, folder: Path, kept: dict[str, Any] | None, warn: Callable[[str], None]) -> None:
+        """There is nothing to go on from."""
 
 
 def open_pool(config: Config, run_dir: Path, numel: int, num_workers: int) -> OpponentPool:

@@ -179,7 +179,7 @@ class SharedAgent:
         """Of the shared optimiser and its lock, for the loggers."""
         return {"optimizer_steps": self.version, "lock_recoveries": int(self.recovered[0])}
 
-    def figures(self, number: int) -> dict[str, float]:
+    def metrics(self, number: int) -> dict[str, float]:
         """Of a local agent: mean number of the others' updates between its weights and its gradient; overlaps."""
         own = self.counts[number]
         figures = {"staleness_updates": float(own[STALENESS] / max(1, own[APPLIED]))}

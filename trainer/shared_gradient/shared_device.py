@@ -212,7 +212,7 @@ class DeviceAgent:
         """Updates of a local agent that were applied."""
         return int(self.mail.applied[number])
 
-    def figures(self, number: int) -> dict[str, float]:
+    def metrics(self, number: int) -> dict[str, float]:
         """Of a local agent: mean number of updates between its weights and its gradient, its own too (hogwild)."""
         return {"staleness_updates": float(self._staleness[number] / max(1, self._taken[number]))}
 

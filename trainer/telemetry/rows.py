@@ -214,6 +214,8 @@ def joined(names: Sequence[str], rows: Sequence[Row]) -> Row:
         under `<agent>/<key>` where the metric is `per_agent`.
     """
     row: Row = {}
+    if len(rows) == 1:  # the row of the only agent is the run's
+        return dict(rows[0])
     for key in dict.fromkeys(key for of_agent in rows for key in of_agent):
         metric, values = declared(key), [of_agent[key] for of_agent in rows if key in of_agent]
         assert metric is not None, key

@@ -1,9 +1,12 @@
-"""Builds the parts of a run that live in the main process; `trainer.training.system` starts the others."""
+"""Builds the parts of a run; `trainer.training.system` is all of them together."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
@@ -11,26 +14,38 @@ import torch
 from trainer.algorithms import check_actions
 from trainer.config.consistency import check_game
 from trainer.config.fields import ConfigError
+from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config
 from trainer.envs import EnvError, EnvSpec
 from trainer.host import seeds
 from trainer.host.signals import StopSignals
 from trainer.memory.boards import RUN, ControlBoard
+from trainer.roles import learner as learning
 from trainer.roles import task as looking
-from trainer.roles.agents import plan_agents, plan_local_agents, update_key
-from trainer.roles.learner import Learner, LearnerStack
+from trainer.roles.agents import AgentPlan, plan_agents, plan_local_agents, without_scheme
+from trainer.roles.learner import Learner
+from trainer.roles.rollout import CollectorPlan
 from trainer.run_folder import checkpoint
-from trainer.selfplay.pool import open_pool
+from trainer.selfplay.pool import NoPool, OpponentPool, open_pool
+from trainer.shared_gradient import local_agent as playing_agents
 from trainer.shared_gradient.shared import SharedAgent
 from trainer.shared_gradient.shared_device import DeviceAgent
 from trainer.telemetry.loggers import Loggers
 from trainer.telemetry.measuring import Telemetry
 from trainer.telemetry.metrics import EverySeconds
-from trainer.telemetry.trace import open_trace, remove_parts
-from trainer.training.learners import LearnerProcess
-from trainer.training.parts import Shared
-from trainer.training.system import System, beside, start_learner, start_local_agent
-from trainer.training.tasks import Task, TaskFailed
+from trainer.telemetry.trace import NoTrace, Trace, open_trace, remove_parts
+from trainer.training.collectors import CollectorWorkers
+from trainer.training.evaluators import Evaluator, LocalEvaluator, RemoteEvaluator
+from trainer.training.learner_process import LearnerProcess
+from trainer.training.learners import Learners
+from trainer.training.local_learners import LocalLearners, one_by_one, stacked
+from trainer.training.playing import Collectors, LocalAgents, LocalCollectors, snapshot_path
+from trainer.training.processes import spawn
+from trainer.training.remote_learners import RemoteLearners
+from trainer.training.shared_learners import SharedLearners
+from trainer.training.supervisor import Supervisor
+from trainer.training.system import System
+from trainer.training.tasks import Task, TaskFailed, beside
 
 SAY_EVERY_S = 5.0  # between two lines on how long the environment takes to be made
 
@@ -63,108 +78,198 @@ def describe(config: Config) -> list[tuple[str, EnvSpec]]:
     return world
 
 
+@dataclass(frozen=True)
+class Side:
+    """What learns and who plays, which the schedule chooses.
+
+    Args:
+        learners: what learns.
+        collectors: who plays.
+        boards: of orders to who plays for each agent.
+        trace: of this process.
+    """
+
+    learners: Learners
+    collectors: Collectors
+    boards: list[ControlBoard]
+    trace: Trace | NoTrace
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run takes place.
+
+    Args:
+        config: the run.
+        run_dir: its folder.
+        scratch: folder of its replay.
+        device: of its updates.
+        loggers: where its rows go.
+        supervisor: of its processes.
+    """
+
+    config: Config
+    run_dir: Path
+    scratch: Path
+    device: torch.device
+    loggers: Loggers
+    supervisor: Supervisor
+
+
 def build(
     config: Config, run_dir: Path, world: Sequence[tuple[str, EnvSpec]], device: torch.device, scratch: Path,
     loggers: Loggers, stop: StopSignals,
 ) -> System:  # fmt: skip
-    """Build every part that lives in this process; :meth:`System.start` starts the others.
+    """Build every part of a run; `System.start` starts its processes.
 
     Raises:
-        ConfigError: an agent's own configuration cannot be.
+        ConfigError: an agent's configuration is not possible.
     """
+    supervisor = Supervisor(config.faults, loggers.event)
+    place = Place(config, run_dir, scratch, device, loggers, supervisor)
+    remove_parts(run_dir)
+    pool: OpponentPool | NoPool = NoPool()
     if config.schedule.kind.local_agents:
-        return build_shared(config, run_dir, world, device, scratch, loggers, stop)
-    plans = plan_agents(config, world, run_dir, scratch)
-    board = ControlBoard(plans[0].streams.num_workers)
-    board.command[0] = RUN
-    here = config.agents.learner != "process" or len(plans) == 1
-    frozen = {plan.name for plan in plans if plan.name in config.agents.frozen}
-    own = [plan for plan in plans if here or plan.name in frozen]
-    agents = [Learner(plan, device, plan.name in frozen) for plan in own]
-    for agent in agents:
-        if agent.name in config.agents.start_from:
-            start_from(agent, Path(config.agents.start_from[agent.name]))
-    torch.manual_seed(seeds.of_updates(config.seed))
-    workers: list[Learner | LearnerStack] = [agent for agent in agents if not agent.frozen]
-    if config.agents.learner == "stacked":
-        workers = stacked([agent for agent in agents if not agent.frozen])
-    learners = [
-        LearnerProcess(plan, partial(start_learner, plan, board, device), loggers, config.agents.hang_seconds)
-        for plan in plans
-        if plan not in own
+        side = local_agents(place, plan_local_agents(config, world, run_dir, scratch))
+    else:
+        plans = plan_agents(config, world, run_dir, scratch)
+        learners, board = learners_of(place, plans)
+        opponents = None
+        if world[0][1].against_opponents:
+            pool = opponents = open_pool(config, run_dir, plans[0].weights.numel, plans[0].streams.num_workers)
+        trace = open_trace(config, "learner" if learners.learns_here else "main")
+        learners.follow(trace)
+        side = Side(learners, collectors_of(place, plans, board, opponents), [board] * len(plans), trace)
+    telemetry = [
+        Telemetry(plan.config, board, plan.board, plan.streams.rows)
+        for plan, board in zip(side.learners.plans, side.boards, strict=True)
     ]
-    if learners and config.schedule.kind.rounds:
+    evaluator: Evaluator = (
+        LocalEvaluator(config, run_dir, side.learners)
+        if config.schedule.kind.one_process
+        else RemoteEvaluator(config, run_dir, side.learners, supervisor)
+    )
+    return System(
+        config, run_dir, device, side.boards[0], telemetry, loggers, stop, side.learners, side.collectors, evaluator,
+        supervisor, pool, side.trace,
+    )  # fmt: skip
+
+
+def control_board(num_workers: int) -> ControlBoard:
+    """A control board whose collectors are to run."""
+    board = ControlBoard(num_workers)
+    board.command[0] = RUN
+    return board
+
+
+def learners_of(place: Place, plans: Sequence[AgentPlan]) -> tuple[LocalLearners | RemoteLearners, ControlBoard]:
+    """The agents' learners, where `agents.learner` says, and the board of who plays for them.
+
+    Raises:
+        ConfigError: learners in processes of their own in a schedule that has rounds.
+    """
+    config, board = place.config, control_board(plans[0].streams.num_workers)
+    frozen = [plan for plan in plans if plan.name in config.agents.frozen]
+    apart = config.agents.learner == "process" and len(plans) > 1
+    learners = [Learner(plan, place.device, plan in frozen) for plan in (frozen if apart else plans)]
+    for learner in learners:
+        if learner.name in config.agents.start_from:
+            start_from(learner, Path(config.agents.start_from[learner.name]))
+    torch.manual_seed(seeds.of_updates(config.seed))
+    learning = [learner for learner in learners if not learner.frozen]
+    updating = (stacked if config.agents.learner == "stacked" else one_by_one)(learning)
+    local = LocalLearners(plans, learners, updating, place.loggers.event)
+    if not apart:
+        return local, board
+    if config.schedule.kind.rounds:
         raise ConfigError(
             f"agents.learner=process learns while others collect, which schedule={config.schedule.name} does not: set "
             "agents.learner=stacked or sequential"
         )
-    telemetry = [Telemetry(plan.config, board, plan.board, plan.streams.rows) for plan in plans]
-    remove_parts(run_dir)
-    trace = open_trace(config, "learner" if workers else "main")
-    for worker in workers:
-        worker.follow(trace)
-    pool = None
-    if world[0][1].against_opponents:
-        pool = open_pool(config, run_dir, plans[0].weights.numel, plans[0].streams.num_workers)
-    return System(
-        config, run_dir, plans, device, board, telemetry, loggers, stop, agents, workers, learners, pool=pool,
-        trace=trace,
-    )  # fmt: skip
+    return RemoteLearners(
+        local,
+        [
+            LearnerProcess(
+                plan, partial(start_learner, plan, board, place.device), place.supervisor, place.loggers.event
+            )
+            for plan in plans
+            if plan not in frozen
+        ],
+    ), board
 
 
-def build_shared(
-    config: Config, run_dir: Path, world: Sequence[tuple[str, EnvSpec]], device: torch.device, scratch: Path,
-    loggers: Loggers, stop: StopSignals,
-) -> System:  # fmt: skip
-    """As :func:`build` for the schedule `shared_gradient`, whose local agents live in processes of their own.
+def collectors_of(
+    place: Place, plans: Sequence[AgentPlan], board: ControlBoard, pool: OpponentPool | None
+) -> Collectors:
+    """Who plays for the agents: collector processes, or virtual workers in this one."""
+    config = place.config
+    own = [
+        CollectorPlan(config, tuple(plans), worker, snapshot=snapshot_path(place.run_dir, worker), pool=pool)
+        for worker in range(plans[0].streams.num_workers)
+    ]
+    if config.schedule.kind.collectors:
+        return CollectorWorkers(config, own, board, place.supervisor, place.loggers)
+    return LocalCollectors(own, board, place.loggers.event)
 
-    Raises:
-        ConfigError: the world has several agents.
-    """
-    plans, schedule = plan_local_agents(config, world, run_dir, scratch), config.schedule
+
+def local_agents(place: Place, plans: Sequence[AgentPlan]) -> Side:
+    """Local agents, which play and learn in processes of their own, and the shared agent."""
+    config, schedule, device = place.config, place.config.schedule, place.device
     updater = Learner(plans[0], torch.device("cpu")).updater
     agent: SharedAgent | DeviceAgent
     if schedule.applier == "device" or (schedule.applier == "auto" and device.type == "cuda"):
         agent = DeviceAgent(updater, len(plans), device, schedule.application)
     else:
-        agent = SharedAgent(updater, len(plans), scratch / "shared_agent", schedule.application)
-    controls = [ControlBoard(1) for _ in plans]
-    for board in controls:
-        board.command[0] = RUN
-    remove_parts(run_dir)
-    telemetry = [
-        Telemetry(config, board, plan.board, plan.streams.rows) for plan, board in zip(plans, controls, strict=True)
-    ]
-    system = System(
-        config, run_dir, plans, device, controls[0], telemetry, loggers, stop, agents=[], workers=[],
-        shared=Shared(agent, updater, controls),
+        agent = SharedAgent(updater, len(plans), place.scratch / "shared_agent", schedule.application)
+    boards = [control_board(1) for _ in plans]
+    players = LocalAgents(
+        [
+            CollectorPlan(config, (plan,), 0, first_env=number * plan.streams.envs_per_worker)
+            for number, plan in enumerate(plans)
+        ]
+    )
+    learners = SharedLearners(
+        config, plans, agent, updater, boards, RunFolder(place.run_dir).checkpoints,
+        [
+            LearnerProcess(
+                plan, partial(start_local_agent, players, plans, number, boards[number], agent), place.supervisor,
+                place.loggers.event, "agent", lambda _: " with the shared weights", plays=True,
+                before=partial(players.start_again, number),
+            )
+            for number, plan in enumerate(plans)
+        ],
     )  # fmt: skip
-    system.learners = [
-        LearnerProcess(
-            plan, partial(start_local_agent, system, plan), loggers, config.agents.hang_seconds, "agent",
-            lambda _: " with the shared weights", plays=True,
-        )
-        for plan in plans
-    ]  # fmt: skip
-    return system
+    return Side(learners, players, boards, NoTrace())
 
 
-def stacked(agents: Sequence[Learner]) -> list[Learner | LearnerStack]:
-    """Agents that are alike in one stack, the others by themselves."""
-    groups: dict[tuple, list[Learner]] = {}
-    for agent in agents:
-        groups.setdefault(update_key(agent.plan), []).append(agent)
-    return [LearnerStack(group) if len(group) > 1 else group[0] for group in groups.values()]
+def start_learner(
+    plan: AgentPlan, board: ControlBoard, device: torch.device, pipe: Connection, restarts: int
+) -> BaseProcess:
+    """An agent's learner process, on the visible GPUs in turn, or on the CPU."""
+    where = f"cuda:{plan.number % torch.cuda.device_count()}" if device.type == "cuda" else str(device)
+    return spawn(learning.run, (without_scheme(plan), board, where, pipe), f"learner of {plan.name}")
 
 
-def start_from(agent: Learner, path: Path) -> None:
+def start_local_agent(
+    players: LocalAgents, plans: Sequence[AgentPlan], number: int, board: ControlBoard,
+    shared: SharedAgent | DeviceAgent, pipe: Connection, restarts: int,
+) -> BaseProcess:  # fmt: skip
+    """A local agent's process; only the first one goes on from a checkpoint."""
+    player, plan = players.plans[number], plans[number]
+    resumed = player.config.resume is not None and not restarts
+    sent = replace(player, agents=(without_scheme(plan),), exact=False)
+    boards = [other.board for other in plans]
+    return spawn(playing_agents.run, (sent, board, shared, boards, resumed, resumed and player.exact, pipe), plan.name)
+
+
+def start_from(learner: Learner, path: Path) -> None:
     """Begin with the policy of another run.
 
     Raises:
         ConfigError: it cannot be read, or has another network.
     """
-    flat = checkpoint.named_weights(path, agent.plan.weights.numel, f"agents.start_from.{agent.name}")
-    agent.updater.load_flat(flat)
+    flat = checkpoint.named_weights(path, learner.plan.weights.numel, f"agents.start_from.{learner.name}")
+    learner.updater.load_flat(flat)
 
 
 def choose_device(name: str) -> torch.device:

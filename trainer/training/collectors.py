@@ -1,87 +1,104 @@
-"""The collector's processes as the main process sees them: started, watched, restarted.
+"""Everything that is TorchRL's collector: how it is made, and its workers' processes.
 
 TorchRL's `MultiAsyncCollector` starts its workers together and knows no other start, so a worker that takes a dead
-one's place comes with a collector of its own, of one worker. Weights reach all of them through the same board.
+one's place comes with a collector of its own, of one worker. Weights reach all of them through the agents' boards.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
+from torchrl.collectors import MultiAsyncCollector
 from torchrl.data import TensorDictReplayBuffer
 
 from trainer.algorithms import make_policy
 from trainer.config.run_config import first_line
 from trainer.config.sections import Config
 from trainer.host import programs
-from trainer.host.errors import RunFailed, exit_words, one_too_many, split_error
+from trainer.host.errors import RunFailed
+from trainer.host.resources import MEBIBYTE
 from trainer.host.signals import STOPPING
 from trainer.memory.boards import START_S, ControlBoard
-from trainer.memory.silence import Silence
-from trainer.replay.streams import close_episodes
-from trainer.roles.agents import AgentPlan, model_id, without_scheme
+from trainer.roles.agents import end_episodes, model_id, without_scheme
 from trainer.roles.collector import StreamCollector, make_environment
 from trainer.roles.rollout import CollectorPlan
 from trainer.roles.shared_memory import SharedMemoryLink
 from trainer.telemetry.loggers import Loggers
 from trainer.telemetry.metrics import EverySeconds
-from trainer.training.learners import SHUTDOWN_S
+from trainer.training.playing import resumed
+from trainer.training.supervisor import Role, Supervised, Supervisor
 
 POLL_S = 2e-3  # between two looks at workers that start
 SAY_EVERY_S = 1.0  # between two words of how far they are
 NAMED_S = 3.0  # until the exit code of a worker that failed to start is known
-AGAIN_S = 2.0  # until a worker is tried again for which there was no room
+THREAD_S = 0.1  # that a thread may take to end in which TorchRL waits for a worker
+SHUTDOWN_S = 4.0  # that TorchRL may take to forget a worker that is gone
 CLOSE_S = 30.0  # that workers may take to close their environments, as long as each one that is closed shows life
-MEBIBYTE = 2**20
-
-# Gives a collector that is not yet made, and what makes it: whoever interrupts that finds the processes in the former.
-Create = Callable[[list[CollectorPlan]], tuple[Any, Callable[[], None]]]
+SNAPSHOT_S = 5.0  # that they may take to write down where they stand
+SNAPSHOT_POLL_S = 2e-4
 
 
 class CollectorWorkers:
-    """All collector workers of a run; one that dies, hangs or grows too large is started anew.
+    """Collectors in processes of their own; see `trainer.training.playing.Collectors`.
 
     Args:
         config: the run.
         plans: of the workers, in their order.
         board: control board.
-        create: makes TorchRL's collector for some of them.
-        loggers: are told of every death.
+        supervisor: watches over them.
+        loggers: are told how far they are as they start.
     """
 
     def __init__(
-        self, config: Config, plans: Sequence[CollectorPlan], board: ControlBoard, create: Create, loggers: Loggers
-    ) -> None:
-        self.config, self.board, self._create, self._loggers = config, board, create, loggers
-        self.plans = list(plans)
-        self.restarts = 0
-        self._collectors: list[Any] = []  # all that were made, the first one first
-        self._place: list[tuple[Any, int]] = []  # of each worker
-        self._starting: dict[int, _Start] = {}
-        self._again_at: dict[int, float] = {}  # when a worker is tried again that found no room to start
-        self._silence = [Silence(config.faults.hang_seconds) for _ in plans]
-        self._failures: list[deque[float]] = [deque() for _ in plans]
+        self, config: Config, plans: Sequence[CollectorPlan], board: ControlBoard, supervisor: Supervisor,
+        loggers: Loggers,
+    ) -> None:  # fmt: skip
+        self.config, self.board, self._loggers, self.plans = config, board, loggers, list(plans)
+        self._collectors: list[Any] = []  # of TorchRL, all that were made, the first one first
+        self._workers: dict[int, _Worker] = {}  # that are started
+        self.supervised: list[Supervised] = [supervisor.add(self._role(worker)) for worker in range(len(plans))]
+
+    def _role(self, worker: int) -> Role:
+        return Role(
+            role=f"collector {worker}",
+            name=partial(self._name, worker),
+            start=partial(self._start_again, worker),
+            heartbeat=lambda: float(self.board.heartbeat[worker]),
+            hang_s=self.config.faults.hang_seconds,
+            before=partial(self._make_room, worker),
+            then=lambda: "; another one takes its place, the others go on",
+            when=partial(self._when, worker),
+            known_as=f"collector {worker}",
+            closing_s=CLOSE_S,
+        )
 
     @property
-    def first(self) -> Any:
-        """The collector that all workers began in."""
-        return self._collectors[0]
+    def restarts(self) -> int:
+        """How often another worker took one's place."""
+        return sum(one.restarts for one in self.supervised)
 
     @property
     def processes(self) -> list[Any]:
         """The process of each worker, as far as they are started."""
-        found = [(getattr(collector, "procs", ()), index) for collector, index in self._place]
-        return [processes[index] for processes, index in found if index < len(processes)]
+        found = [worker.process for worker in self._workers.values()]
+        return [process for process in found if process is not None]
+
+    def resume(self, starts: Sequence[int], exact: bool) -> None:
+        """Go on with the numbers of those before, and where they stood."""
+        self.plans = resumed(self.plans, starts, exact)
+
+    def starts(self) -> list[int]:
+        """How often each was started."""
+        return [plan.start + 1 for plan in self.plans]
 
     def start(self) -> None:
         """Start all workers and wait until they are up.
@@ -89,185 +106,197 @@ class CollectorWorkers:
         Raises:
             RunFailed: one of them died or hung on its way; an environment that cannot be made is not tried again.
         """
-        start, began, said = self._begin(list(range(len(self.plans)))), time.monotonic(), EverySeconds(SAY_EVERY_S)
-        while start.thread.is_alive():
+        workers, began, said = range(len(self.plans)), time.monotonic(), EverySeconds(SAY_EVERY_S)
+        making = self._begin(list(workers))
+        for worker, one in enumerate(self.supervised):
+            one.process = self._workers[worker] = _Worker(self, worker, making, worker)
+        while making.going_on():
             time.sleep(POLL_S)
             if said.crossed():
-                making, seconds = int((self.board.pid > 0).sum()), time.monotonic() - began
+                up, seconds = int((self.board.pid > 0).sum()), time.monotonic() - began
                 self._loggers.progress(
-                    f"starting workers: {making} of {len(self.plans)} make their environments, {seconds:.0f} s"
+                    f"starting workers: {up} of {len(workers)} make their environments, {seconds:.0f} s"
                 )
-            silent = [worker for worker in range(len(self.plans)) if self._silent(worker)]
-            if silent:
-                raise RunFailed(
-                    f"collector worker {silent[0]} ({self._what(silent[0])}) did not start within "
-                    f"{START_S + self.config.faults.hang_seconds:.0f} s: look what its environment waits for, "
-                    "or raise faults.hang_seconds",
-                    role=f"collector {silent[0]}",
-                )
-        if start.error is not None:
+            for worker in workers:
+                if self.supervised[worker].silent():
+                    raise RunFailed(
+                        f"collector worker {worker} ({self._what(worker)}) did not start within "
+                        f"{START_S + self.config.faults.hang_seconds:.0f} s: look what its environment waits for, "
+                        "or raise faults.hang_seconds",
+                        role=f"collector {worker}",
+                    )
+        if making.error is not None:
             deadline = time.monotonic() + NAMED_S
             while time.monotonic() < deadline:  # the worker is named as soon as it is gone
-                for worker in range(len(self.plans)):
-                    if (exitcode := self._exitcode(worker)) is not None:
-                        raise self._failure(worker, *self._death(worker, exitcode))
+                for one in self.supervised:
+                    if (why := one.death()) is not None:
+                        raise RunFailed(f"{one.name()} {why[0]}", one.role.role, why[1], one.pid)
                 time.sleep(POLL_S)
-            raise RunFailed(f"the collector workers could not be started: {first_line(start.error)}") from start.error
+            text = f"the collector workers could not be started: {first_line(making.error)}"
+            raise RunFailed(text) from making.error
+        making.known = True
 
-    def check(self) -> None:
-        """Start anew whoever is gone; cheap enough for every wait.
+    def collect_round(self, wait: Callable[[], None]) -> None:
+        """Let every worker collect a round."""
+        self.board.round[0] += 1
+        while (self.board.rounds_done < self.board.round[0]).any():
+            wait()
 
-        Raises:
-            RunFailed: one of them failed more often than `faults.max_failures` allows.
-        """
-        for worker in range(len(self.plans)):
-            if worker in self._again_at:
-                if time.monotonic() >= self._again_at[worker]:
-                    self._start_anew(worker)
-                continue
-            start = self._starting.get(worker)
-            if start is not None and not start.thread.is_alive():
-                del self._starting[worker]
-                torch.set_num_threads(self.config.learner.num_threads)  # TorchRL changed it
-                if start.error is not None and self._exitcode(worker) is None:
-                    self._kill(worker)
-                    self._replace(worker, f"could not be started: {first_line(start.error)}", "")
-                    continue
-                start = None
-            if (exitcode := self._exitcode(worker)) is not None:
-                if start is None:  # else TorchRL still waits for it and finds out by itself
-                    self._replace(worker, *self._death(worker, exitcode))
-            elif self._silent(worker):
-                self._kill(worker)
-                traceback, cause = split_error(self.board.read_error(worker))  # it may hang as it closes
-                silent = f"showed no sign of life for {self._silence[worker].silent_s:.0f} s and was ended"
-                self._replace(worker, f"died: {cause}" if cause else silent, traceback)
-            elif (limit := self.config.faults.worker_memory_mb) is not None and start is None:
-                used = _resident_bytes(int(self.board.pid[worker])) / MEBIBYTE
-                if used > limit:
-                    self._kill(worker)
-                    self._replace(worker, f"held {used:.0f} MB, more than faults.worker_memory_mb={limit}", "")
+    def save_snapshots(self, number: int) -> None:
+        """Have each worker write down where it stands, while all wait for their next round."""
+        board, deadline = self.board, time.monotonic() + SNAPSHOT_S
+        if not self._collectors:
+            return
+        board.snapshot[0] = number
+        while (board.snapshots_done < number).any() and time.monotonic() < deadline:
+            if not all(one.alive for one in self.supervised):
+                return  # its supervisor says so; a checkpoint without its snapshots is a whole one all the same
+            time.sleep(SNAPSHOT_POLL_S)
 
     def close(self) -> None:
-        """Stop all of them; the board says STOP already."""
-        for start in self._starting.values():
-            start.thread.join(0.1)
-        begun, workers = time.monotonic(), range(len(self.plans))
-        self._silence = [Silence(SHUTDOWN_S, ends=True) for _ in workers]
-        while time.monotonic() - begun < CLOSE_S and any(self._closing(worker) for worker in workers):
-            time.sleep(POLL_S)
+        """Let TorchRL forget them; who has closed its environments ends at once."""
+        for making in {worker.making for worker in self._workers.values()}:
+            making.wait(THREAD_S)
         for collector in self._collectors:
-            collector.shutdown(timeout=1.0, raise_on_error=False)  # who has closed ends at once
+            collector.shutdown(timeout=1.0, raise_on_error=False)
+        for one in self.supervised:
+            one.process = None
+        self._collectors, self._workers = [], {}
 
-    def _closing(self, worker: int) -> bool:
-        """Whether a worker still makes or closes its environments, and shows life at that."""
-        if self.board.closed[worker] or worker in self._starting or worker in self._again_at:
-            return False
-        return self._exitcode(worker) is None and not self._silent(worker)
-
-    def _begin(self, workers: list[int]) -> _Start:
-        now = time.monotonic()
-        self.board.heartbeat[workers] = now + START_S
+    def _begin(self, workers: list[int]) -> _Making:
+        self.board.heartbeat[workers] = time.monotonic() + START_S
         self.board.pid[workers] = self.board.closed[workers] = 0
-        collector, make = self._create([self.plans[worker] for worker in workers])
+        # Made in two steps, so that close() finds the workers also when the constructor fails, or is interrupted as it
+        # waits for a worker whose environment is hung.
+        collector = MultiAsyncCollector.__new__(MultiAsyncCollector)
+        arguments = _arguments([self.plans[worker] for worker in workers], self.board)
         self._collectors.append(collector)
-        if len(workers) == len(self.plans):
-            self._place = [(collector, i) for i in range(len(workers))]
-        else:
-            self._place[workers[0]] = (collector, 0)
-        return _Start(make)
+        return _Making(collector, arguments)
 
-    def _replace(self, worker: int, why: str, traceback: str) -> None:
-        if (often := one_too_many(self._failures[worker], self.config.faults)) is not None:
-            raise self._failure(worker, why + often, traceback)
-        self.restarts += 1
-        role, pid = f"collector {worker}", int(self.board.pid[worker])
-        programs.end([pid])
-        if traceback:
-            self._loggers.event(f"traceback of collector {worker}:\n{traceback}", role, pid=pid)
-        self._loggers.event(f"{self._name(worker)} {why}; another one takes its place, the others go on", role, pid=pid)
+    def _start_again(self, worker: int) -> _Worker:
+        self._workers[worker] = _Worker(self, worker, self._begin([worker]), 0, again=True)
+        return self._workers[worker]
+
+    def _make_room(self, worker: int) -> None:
+        """For another worker in a dead one's place: its streams and its error's place are free again."""
         self.board.write_error(worker, "")
-        collector, _ = self._place[worker]
-        if collector is not self.first and collector in self._collectors:  # nothing is left in it
+        collector = self._workers[worker].making.collector
+        if collector is not self._collectors[0]:  # nothing is left in it
             collector.shutdown(timeout=SHUTDOWN_S, raise_on_error=False)
             self._collectors.remove(collector)
-        close_streams(self.plans[worker].agents, worker)
         plan = self.plans[worker]
+        end_episodes(plan.agents, worker)
         self.plans[worker] = dataclasses.replace(plan, start=plan.start + 1, exact=False)
-        self._start_anew(worker)
 
-    def _start_anew(self, worker: int) -> None:
-        """Begin a worker in a dead one's place; what the machine is short of (memory, tasks) is one more failure."""
-        self._again_at.pop(worker, None)
-        try:
-            self._starting[worker] = self._begin([worker])
-        except RunFailed:  # the fork server died too often
-            raise
-        except (OSError, RuntimeError) as error:  # no room in /dev/shm; no more threads
-            why = f"could not be started: {first_line(error)}"
-            if (often := one_too_many(self._failures[worker], self.config.faults)) is not None:
-                raise self._failure(worker, why + often, "") from error
-            self._again_at[worker] = time.monotonic() + AGAIN_S
-            text = f"{self._name(worker)} {why}; it is tried again: make room in /dev/shm, or for memory or tasks"
-            self._loggers.event(text, f"collector {worker}")
-
-    def _failure(self, worker: int, why: str, traceback: str) -> RunFailed:
-        return RunFailed(f"{self._name(worker)} {why}", f"collector {worker}", traceback, int(self.board.pid[worker]))
-
-    def _name(self, worker: int) -> str:
-        pid = f"pid {self.board.pid[worker]}, " if self.board.pid[worker] else ""
-        return f"collector worker {worker} ({pid}{self._what(worker)})"
+    def _name(self, worker: int, pid: int | None) -> str:
+        return f"collector worker {worker} ({f'pid {pid}, ' if pid else ''}{self._what(worker)})"
 
     def _what(self, worker: int) -> str:
         plan = self.plans[worker]
         envs = plan.agents[0].streams.envs_per_worker
         return f"{envs} x {self.config.env.id}, seeds from {plan.first_seed}"
 
-    def _death(self, worker: int, exitcode: int) -> tuple[str, str]:
-        """Why it died, in words, and its own traceback."""
-        traceback, cause = split_error(self.board.read_error(worker))
+    def _when(self, worker: int) -> str:
         frames = self.plans[worker].agents[0].board.frames[worker]
-        when = f"after {frames} frames" if frames else "while starting"
-        return f"died {when}: {cause or f'it was ended by {exit_words(exitcode)}'}", traceback
+        return f" after {frames} frames" if frames else " while starting"
 
-    def _exitcode(self, worker: int) -> int | None:
-        collector, index = self._place[worker]
-        processes = getattr(collector, "procs", ())
-        return processes[index].exitcode if index < len(processes) else None
 
-    def _silent(self, worker: int) -> bool:
-        return self._silence[worker].too_long(float(self.board.heartbeat[worker]))
+class _Worker:
+    """A worker of one of TorchRL's collectors; see `trainer.training.supervisor.Handle`.
 
-    def _kill(self, worker: int) -> None:
-        collector, index = self._place[worker]
-        for process in getattr(collector, "procs", ())[index : index + 1]:
+    Args:
+        workers: all of them.
+        worker: its number.
+        making: the collector that it is in.
+        place: in that.
+        again: it takes another one's place.
+    """
+
+    ended_at = math.inf
+
+    def __init__(
+        self, workers: CollectorWorkers, worker: int, making: _Making, place: int, again: bool = False
+    ) -> None:
+        self._workers, self._worker, self.making, self._place, self._again = workers, worker, making, place, again
+
+    @property
+    def process(self) -> Any:
+        """Of `multiprocessing`; None before TorchRL has started it."""
+        processes = getattr(self.making.collector, "procs", ())
+        return processes[self._place] if self._place < len(processes) else None
+
+    @property
+    def pid(self) -> int | None:
+        """Its id, which it tells as it starts."""
+        return int(self._workers.board.pid[self._worker]) or None
+
+    @property
+    def exitcode(self) -> int | None:
+        """None while it runs, and while TorchRL still waits for it, which finds out by itself."""
+        return None if self.process is None or self.making.going_on() else self.process.exitcode
+
+    @property
+    def told(self) -> str:
+        """What it left on the board."""
+        return self._workers.board.read_error(self._worker)
+
+    @property
+    def closed(self) -> bool:
+        """Whether its environments are, or are made in the place of others."""
+        return bool(self._workers.board.closed[self._worker]) or (self._again and self.making.going_on())
+
+    def problem(self) -> str:
+        """That TorchRL could not start it, or that it has grown too large."""
+        if self.making.going_on():
+            return ""
+        config = self._workers.config
+        if not self.making.known:
+            self.making.known = True
+            torch.set_num_threads(config.learner.num_threads)  # TorchRL changed it
+            if self.making.error is not None:
+                return f"could not be started: {first_line(self.making.error)}"
+        limit = config.faults.worker_memory_mb
+        used = _resident_bytes(self.pid or 0) / MEBIBYTE if limit is not None else 0.0
+        if limit is not None and used > limit:
+            return f"held {used:.0f} MB, more than faults.worker_memory_mb={limit}"
+        return ""
+
+    def kill(self) -> None:
+        """End it at once."""
+        process = self.process
+        if process is not None and process.exitcode is None:
             programs.end_all([process.pid])
             process.join()
 
 
-def close_streams(agents: Sequence[AgentPlan], worker: int) -> None:
-    """End the open episodes of a worker that is gone, for the one that takes its place."""
-    for agent in agents:
-        own = agent.streams.streams_of(worker)
-        cursor = agent.board.cursor[own]
-        cursor[:] = cursor.max()  # it may have died between two of them, when all rows were written
-        columns = {name: column.numpy() for name, column in agent.storage._storage.items()}
-        close_episodes(columns, agent.streams, np.arange(own.start, own.stop), cursor.copy())
+class _Making:
+    """A collector that is being made, in a thread: TorchRL waits for its workers, which may take seconds or hang.
 
+    Attributes:
+        error: that came of it.
+        known: whether its end was looked at.
+    """
 
-class _Start:
-    """A collector that is being made, in a thread: TorchRL waits for its workers, which may take seconds or hang."""
-
-    def __init__(self, make: Callable[[], None]) -> None:
-        self._make = make
+    def __init__(self, collector: Any, arguments: dict[str, Any]) -> None:
+        self.collector, self._arguments = collector, arguments
         self.error: Exception | None = None
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
+        self.known = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def going_on(self) -> bool:
+        """Whether TorchRL still waits for workers."""
+        return self._thread.is_alive()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for it, but not longer."""
+        self._thread.join(seconds)
 
     def _run(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # they are the main thread's, and of nobody it starts
         try:
-            self._make()
+            self.collector.__init__(**self._arguments)
+            self.collector.start()
         except Exception as error:  # a worker's own one, of any type, or TorchRL's about a worker that is gone
             self.error = error
 
@@ -282,7 +311,7 @@ def _resident_bytes(pid: int) -> int:
     return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
-def collector_arguments(plans: list[CollectorPlan], board: ControlBoard) -> dict[str, Any]:
+def _arguments(plans: list[CollectorPlan], board: ControlBoard) -> dict[str, Any]:
     """What TorchRL's collector is made of; its own replay and policy are the first agent's."""
     agents = plans[0].agents
     first = agents[0]

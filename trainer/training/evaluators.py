@@ -2,71 +2,98 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from trainer.config.sections import Config
-from trainer.envs import EnvSpec
-from trainer.host import programs, seeds
-from trainer.host.errors import RunFailed, exit_words, one_too_many, split_error
-from trainer.memory.pulse import Pulse
+from trainer.host import seeds
+from trainer.memory.pulse import new_pulse
+from trainer.roles import evaluator as evaluating
 from trainer.roles.evaluator import Evaluation, Judge
-from trainer.telemetry.loggers import Loggers
 from trainer.telemetry.trace import open_trace, save_or_say
+from trainer.training.learners import Learners
+from trainer.training.processes import Piped, spawn
+from trainer.training.supervisor import Role, Supervisor
 
 CLOSE_S = 5.0  # that the environments may take to be closed
-EXIT_CODE_S = 3.0  # until the exit code of a process whose pipe has ended is known
+
+
+class Evaluator(Protocol):
+    """Evaluates one request at a time; the newest wins."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether an evaluation that was asked for has not been handed out."""
+
+    def start(self) -> None:
+        """Start its process, or make its environments."""
+
+    def request(self) -> None:
+        """Evaluate the weights of now, or, while it is busy, those of the moment it is free."""
+
+    def poll(self) -> Evaluation | None:
+        """A finished evaluation, once, if there is one."""
+
+    def stop(self) -> None:
+        """Ask it to close its environments and to end; waits for nothing."""
+
+    def close(self) -> None:
+        """Close what is left of it, once it has ended. Safe to call twice."""
 
 
 class RemoteEvaluator:
-    """The evaluator's process as the main process sees it: one request at a time, the newest wins.
-
-    It is started anew when it dies, and the evaluation that it was at is made again.
+    """The evaluator's process; an evaluation at which one died is made again by the one that takes its place.
 
     Args:
         config: the run.
-        start: starts the process with its pulse and its end of a pipe; the only place that starts processes gives it.
-        weights: float32 [sum of numel], the shared memory that it reads.
-        flat: gives all agents' weights of now.
-        frames: gives the frames that are collected by now.
-        loggers: are told of its deaths.
+        run_dir: its folder.
+        learners: whose weights are evaluated.
+        supervisor: watches over it.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        start: Callable[[Tensor, Connection], BaseProcess],
-        weights: Tensor,
-        flat: Callable[[], Tensor],
-        frames: Callable[[], int],
-        loggers: Loggers,
-    ) -> None:
-        self._config, self._start, self._loggers = config, start, loggers
-        self._weights, self._flat, self._frames = weights, flat, frames
+    def __init__(self, config: Config, run_dir: Path, learners: Learners, supervisor: Supervisor) -> None:
+        self._config, self._run_dir, self._learners = config, run_dir, learners
         self._busy = self._wanted = False
-        self._close_until = math.inf
-        self._failures: deque[float] = deque()
-        self.restarts = 0
-        self._begin()
+        self._answer: Evaluation | None = None
+        self._piped: Piped | None = None
+        self._weights, self._pulse = torch.empty(0), new_pulse()
+        what = f"{min(config.evaluator.num_envs, config.evaluator.episodes)} x {config.env.id}"
+        self.supervised = supervisor.add(
+            Role(
+                role="evaluator",
+                name=lambda pid: f"the evaluator ({f'pid {pid}, ' if pid else ''}{what})",
+                start=self._begin,
+                heartbeat=self._heartbeat,
+                hang_s=config.faults.hang_seconds,
+                closing_s=CLOSE_S,
+            )
+        )
 
-    def _begin(self) -> None:
-        self._pipe, theirs = Pipe()
-        self._pulse = Pulse(self._config.faults.hang_seconds)
-        self._process = self._start(self._pulse.memory, theirs)
-        theirs.close()
+    def start(self) -> None:
+        """Start its process, which reads the weights in shared memory."""
+        self._weights = self._learners.flat().share_memory_()
+        self.supervised.start()
 
-    @property
-    def processes(self) -> list[BaseProcess]:
-        """Its process."""
-        return [self._process]
+    def _begin(self) -> Piped:
+        self._pulse = new_pulse()
+        players = [(plan.config, plan.spec) for plan in self._learners.acting]
+        arguments = (self._config, players, self._run_dir, self._weights, self._pulse)
+        self._piped = Piped(lambda pipe: spawn(evaluating.run, (*arguments, pipe), "evaluator"), self._hear)
+        if self._busy:
+            self._busy, self._wanted = False, True
+            self._send()
+        return self._piped
+
+    def _heartbeat(self) -> float:
+        """Its last sign of life; whoever has nothing to do need not give any."""
+        return float(self._pulse[0]) if self._busy or self._closing() else time.monotonic()
+
+    def _closing(self) -> bool:
+        return bool(self._pulse[1])
 
     @property
     def busy(self) -> bool:
@@ -74,114 +101,66 @@ class RemoteEvaluator:
         return self._busy
 
     def request(self) -> None:
-        """Evaluate the weights of now, or, while the evaluator is busy, those of the moment it is free."""
+        """Evaluate the weights of now, or, while it is busy, those of the moment it is free."""
         self._wanted = True
         self._send()
 
     def _send(self) -> None:
-        if self._busy or not self._wanted:
+        if self._busy or not self._wanted or self._piped is None:
             return
-        self._weights.copy_(self._flat())
+        self._weights.copy_(self._learners.flat())
         self._busy, self._wanted = True, False
-        self._pulse.expect()
-        try:
-            self._pipe.send((self._frames(), time.monotonic()))  # of now: it may have been asked for long ago
-        except OSError:  # the process died
-            self._fail("")
+        self._pulse[0] = max(time.monotonic(), float(self._pulse[0]))  # its silence begins here
+        self._piped.send((self._learners.total_frames(), time.monotonic()))  # of now: it may have been asked long ago
+
+    def _hear(self, answer: Evaluation | str) -> str:
+        if isinstance(answer, str):
+            return answer
+        self._answer = answer
+        return ""
 
     def poll(self) -> Evaluation | None:
-        """A finished evaluation, if there is one.
-
-        Raises:
-            RunFailed: the process failed more often than `faults.max_failures` allows.
-        """
-        if not self._pipe.poll():
+        """A finished evaluation, once, if there is one."""
+        if self._piped is not None:
+            self._piped.listen()
+        if self._answer is None:
             return None
-        try:
-            answer = self._pipe.recv()
-        except (EOFError, OSError):
-            self._fail("")
-            return None
-        if isinstance(answer, str):
-            self._fail(answer)
-            return None
-        self._busy = False
+        answer, self._answer, self._busy = self._answer, None, False
         self._send()
         return answer
 
-    def check(self) -> None:
-        """Start the process anew if it died, or shows no sign of life as it evaluates or starts.
-
-        Raises:
-            RunFailed: it failed more often than `faults.max_failures` allows.
-        """
-        hung = self._pulse.hung()
-        if self._process.exitcode is not None:
-            if not self._pipe.poll():  # else poll() tells what is left in the pipe
-                self._fail("")
-        elif self._busy and hung and not self._pipe.poll():
-            self._fail("", hung=True)
-
-    def _fail(self, error: str, hung: bool = False) -> None:
-        if not hung:
-            self._process.join(EXIT_CODE_S)  # its exit code comes a little later than the end of its pipe
-        code = self._process.exitcode
-        traceback, cause = split_error(error)
-        why = f"died: {cause or ('it closed its pipe' if code is None else f'it was ended by {exit_words(code)}')}"
-        if hung:
-            why = f"showed no sign of life for {self._pulse.silence.silent_s:.0f} s and was ended"
-        what = f"{min(self._config.evaluator.num_envs, self._config.evaluator.episodes)} x {self._config.env.id}"
-        text = f"the evaluator (pid {self._process.pid}, {what}) {why}"
-        self._kill()
-        if (often := one_too_many(self._failures, self._config.faults)) is not None:
-            raise RunFailed(text + often, "evaluator", traceback, self._process.pid)
-        self.restarts += 1
-        if traceback:
-            self._loggers.event(f"traceback of the evaluator:\n{traceback}", "evaluator", pid=self._process.pid)
-        self._loggers.event(f"{text}; another one takes its place", "evaluator", pid=self._process.pid)
-        self._begin()
-        if self._busy:
-            self._busy, self._wanted = False, True
-            self._send()
-
     def stop(self) -> None:
         """Ask the process to close its environments and to end; waits for nothing."""
-        self._close_until = min(self._close_until, time.monotonic() + CLOSE_S)
-        self._pulse.close()
-        self._pipe.close()
+        self._pulse[1] = 1.0
+        if self._piped is not None:
+            self._piped.pipe.close()
 
     def close(self) -> None:
-        """Let the process end; kill it if it does not."""
-        self.stop()
-        self._process.join(max(0.0, self._close_until - time.monotonic()))
-        self._kill()
-
-    def _kill(self) -> None:
-        self._pipe.close()
-        self._process.kill()
-        self._process.join()
-        programs.end([self._process.pid or 0])
+        """The supervisor ends what has not ended."""
 
 
 class LocalEvaluator:
-    """Evaluates at once in this process: for `sequential`."""
+    """Evaluates at once in this process.
 
-    def __init__(
-        self, config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path, flat: Callable[[], Tensor],
-        frames: Callable[[], int],
-    ) -> None:  # fmt: skip
-        self._flat, self._frames = flat, frames
-        with seeds.apart({}):  # environments and policies draw from the generators that training draws from too
-            seeds.seed_globals(config.seed, "evaluator")
-            self._judge = Judge(config, agents, run_dir)
-        self._trace = open_trace(config, "evaluator")
-        self._trace.follow(self._judge, "evaluate", "evaluate", self._judge.agents)
+    Args:
+        config: the run.
+        run_dir: its folder.
+        learners: whose weights are evaluated.
+    """
+
+    def __init__(self, config: Config, run_dir: Path, learners: Learners) -> None:
+        self._config, self._run_dir, self._learners = config, run_dir, learners
         self._result: Evaluation | None = None
+        self._judges: list[Judge] = []  # one, once it is started
+        self._trace = open_trace(config, "evaluator")
 
-    @property
-    def processes(self) -> list[BaseProcess]:
-        """None."""
-        return []
+    def start(self) -> None:
+        """Make the environments."""
+        players = [(plan.config, plan.spec) for plan in self._learners.acting]
+        with seeds.apart({}):  # environments and policies draw from the generators that training draws from too
+            seeds.seed_globals(self._config.seed, "evaluator")
+            self._judges.append(Judge(self._config, players, self._run_dir))
+        self._trace.follow(self._judges[0], "evaluate", "evaluate", self._judges[0].agents)
 
     @property
     def busy(self) -> bool:
@@ -190,21 +169,21 @@ class LocalEvaluator:
 
     def request(self) -> None:
         """Evaluate the weights of now."""
+        flat: Tensor = self._learners.flat()
         with seeds.apart({}):
-            self._result = self._judge.evaluate(self._flat(), self._frames(), time.monotonic())
+            self._result = self._judges[0].evaluate(flat, self._learners.total_frames(), time.monotonic())
 
     def poll(self) -> Evaluation | None:
         """The evaluation made last, once."""
         result, self._result = self._result, None
         return result
 
-    def check(self) -> None:
-        """There is no process that could die."""
-
     def stop(self) -> None:
         """There is no process that could end."""
 
     def close(self) -> None:
         """Close the environments."""
-        self._judge.close()
-        save_or_say(self._trace)
+        for judge in self._judges:
+            judge.close()
+            save_or_say(self._trace)
+        self._judges = []

@@ -19,8 +19,8 @@ from trainer.roles.evaluator import Evaluation
 from trainer.roles.greedy import Episodes
 from trainer.selfplay import league
 from trainer.telemetry.rows import Row
-from trainer.training.system import System, beside
-from trainer.training.tasks import Task, TaskFailed
+from trainer.training.system import System
+from trainer.training.tasks import Task, TaskFailed, beside
 
 LEAST_S = 60.0  # for the final evaluation, and for the league, however short the training was
 LONGEST_LEAGUE_S = 120.0  # unless evaluator.final_max_seconds says something else
@@ -38,7 +38,7 @@ def finish(system: System, summary: dict[str, Any]) -> None:
     try:
         final_evaluation(system, summary, trained_s if limit_s is None else limit_s)
     finally:
-        if system.pool is not None and config.evaluator.league_games:
+        if system.plans[0].spec.against_opponents and config.evaluator.league_games:
             _league(system, summary, min(trained_s, LONGEST_LEAGUE_S) if limit_s is None else limit_s)
 
 
@@ -83,8 +83,7 @@ def final_evaluation(system: System, summary: dict[str, Any], seconds: float) ->
         text = f"{error}: the training is whole, {kept}; python -m trainer.eval {system.run_dir} plays others"
         raise RunFailed(text, "evaluator", error.traceback, error.pid) from error
     finally:
-        names = [plan.name for plan in system.plans]
-        summary |= figures(names if system.shared is None else names[:1], played)
+        summary |= figures([plan.name for plan in system.learners.acting], played)
         if played:
             loggers.write(row)
 

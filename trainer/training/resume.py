@@ -1,4 +1,4 @@
-"""What a run takes over from the one that it goes on with; `trainer.training.system` starts the processes from it."""
+"""What a run takes over from the one that it goes on with, before its processes are started."""
 
 from __future__ import annotations
 
@@ -9,26 +9,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from trainer import envs
 from trainer.config.fields import ConfigError
 from trainer.config.run_config import first_line
+from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config
 from trainer.envs import EnvError
 from trainer.reading import ReadError
-from trainer.replay.on_disk import ReplayCopy
-from trainer.replay.streams import close_episodes, worker_rows
-from trainer.roles.agents import AgentPlan, without_scheme
+from trainer.replay.streams import worker_rows
+from trainer.roles.agents import AgentPlan, end_episodes, without_scheme
 from trainer.roles.shared_memory import episode_actions
 from trainer.roles.task import Tell
 from trainer.run_folder import checkpoint
-from trainer.training.parts import Resumed
-from trainer.training.system import System, beside, snapshot_path
-from trainer.training.tasks import Task, TaskFailed
+from trainer.training.playing import snapshot_path
+from trainer.training.system import System
+from trainer.training.tasks import Task, TaskFailed, beside
 
 OF_AGENT = ("frames", "frames_of_workers", "learner", "limiter", "sampler", "replay")
-OF_SHARED = ("frames", "shared", "whole")
 OF_WORKER = ("number", "world", "seats", "noise", "opponents", "generators")
 # What the parts raise over the state of another network, environment or kind.
 OTHER = (ValueError, RuntimeError, LookupError, TypeError, AttributeError)
@@ -39,24 +36,18 @@ def restore(system: System) -> None:
 
     What cannot be read is named, and what was before it is taken; without any checkpoint the run begins anew.
     """
-    loggers, run = system.loggers, {}
-    checkpoint.whole(system.run_dir / "best" / "policy.pt", loggers.event)  # else the evaluator meets a torn one
+    loggers, folder, run = system.loggers, RunFolder(system.run_dir), {}
+    checkpoint.whole(folder.best_policy, loggers.event)  # else the evaluator meets a torn one
     try:
-        run = checkpoint.load(system.run_dir / "checkpoints" / "last_policy.pt")
+        run = checkpoint.load(folder.last_policy)
     except ReadError as error:
         loggers.event(f"warning: {error}")
     whole = [_restore_agent(system, plan, run.get("frames")) for plan in system.plans]
-    if system.shared is not None:
-        folder = system.run_dir / "checkpoints"
-        found = checkpoint.newest(folder, partial(_set_aside, system, ""), *OF_SHARED)
-        if found is not None:
-            with _understood(folder):
-                system.shared.agent.load_state_dict(found["shared"])
-        whole.append(found is not None and found["whole"])
+    with _understood(folder.checkpoints):
+        whole.append(system.learners.load_shared(partial(_set_aside, system, "")))
     exact = system.config.schedule.kind.resumes_exactly and all(whole) and _workers_can_go_on(system, run)
     if not exact:
-        for plan in system.plans:
-            _close_all(plan)
+        end_episodes(system.plans)
     if system.config.schedule.kind.resumes_exactly and not exact and system.total_frames():
         loggers.event(
             "the workers begin new episodes, so this run will not be bit-identical to one that was not stopped: it was "
@@ -67,9 +58,9 @@ def restore(system: System) -> None:
     for plan, telemetry in zip(system.plans, system.telemetry, strict=True):
         if plan.name in kept.get("episodes", {}):
             telemetry.episodes.load_state_dict(kept["episodes"][plan.name])
-    if system.pool is not None:
-        system.pool.load(system.run_dir / "pool", kept.get("pool"), lambda text: loggers.event(f"warning: {text}"))
-    system.resumed = Resumed(list(kept.get("starts", [])), exact, kept)
+    system.pool.load(folder.pool, kept.get("pool"), lambda text: loggers.event(f"warning: {text}"))
+    system.collectors.resume(kept.get("starts", []), exact)
+    system.kept = kept
     loggers.event(
         f"goes on after {system.total_frames()} frames and "
         f"{sum(int(plan.board.updates[0]) for plan in system.plans)} updates"
@@ -99,13 +90,12 @@ def _set_aside(system: System, agent: str, path: Path, why: str) -> None:
 
 
 def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
-    """Load an agent; whether it is as it was after ``frames`` frames of the run, replay and all."""
+    """Load an agent; whether it is as it was after `frames` frames of the run, replay and all."""
     loggers = system.loggers
     found = checkpoint.newest(plan.folder, partial(_set_aside, system, plan.name), *OF_AGENT)
     if found is None:
         loggers.event(f"warning: there is no checkpoint in {plan.folder} yet: {plan.name} begins anew", agent=plan.name)
         return False
-    agent = next((agent for agent in system.agents if agent.plan is plan), None)
     board, of_workers, lost = plan.board, found["frames_of_workers"], False
     if len(of_workers) == len(board.frames):
         board.frames[:] = of_workers
@@ -115,13 +105,7 @@ def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
     try:
         if found["replay"] is None:
             raise ValueError("it was not kept, as checkpoint.replay=false asks for")
-        if agent is not None:
-            agent.load_replay(found["replay"], found["sampler"])
-        else:  # its own process makes the sampler
-            copy = ReplayCopy(
-                plan.folder.parent / "replay", plan.storage, plan.streams, board.cursor, plan.spec.stack - 1
-            )
-            _, board.oldest[:] = copy.load(found["replay"])
+        system.learners.load_replay(plan, found)
     except (OSError, *OTHER) as error:
         loggers.event(
             f"warning: the replay of {plan.name} is gone ({error}): learning waits until a new one is warm",
@@ -129,15 +113,9 @@ def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
         )
         board.cursor[:] = 0
         board.lost_at[0], lost = board.total_frames(), True
-    if agent is not None:
-        with _understood(plan.folder):
-            agent.load_state_dict(found, with_sampler=False)
+    with _understood(plan.folder):
+        system.learners.load_state_dict(plan, found)
     board.updates[0] = found["limiter"]["updates"]
-    for learner in system.learners:
-        if learner.plan is plan:
-            learner.limiter.load_state_dict(found["limiter"])
-            if board.lost_at[0]:
-                learner.limiter.begin_again(int(board.lost_at[0]), int(board.episodes_before[0]))
     if lost:
         return False
     return found["frames"] == frames and found["replay"]["streams"] == asdict(plan.streams)
@@ -202,8 +180,3 @@ def _worker_states(plans: Sequence[AgentPlan], run_dir: Path, local: bool) -> li
         workers = range(plans[0].streams.num_workers)
         return [checkpoint.load(snapshot_path(run_dir, worker), *OF_WORKER) for worker in workers]
     return [(checkpoint.newest(plan.folder) or {})["rollout"] for plan in plans]
-
-
-def _close_all(plan: AgentPlan) -> None:
-    columns = {name: column.numpy() for name, column in plan.storage._storage.items()}
-    close_episodes(columns, plan.streams, np.arange(plan.streams.num_streams), plan.board.cursor.copy())

@@ -1,25 +1,22 @@
-"""Tasks as the main process sees them: started, watched, started anew; `trainer.training.system` says how."""
+"""Tasks as the main process sees them: done in a process that is supervised like the others, or in this one."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor
-
-from trainer.config.sections import FaultsConfig
-from trainer.host import programs
-from trainer.host.errors import error_text, exit_words, one_too_many, split_error
-from trainer.memory.pulse import Pulse
+from trainer.config.sections import Config, FaultsConfig
+from trainer.host.errors import RunFailed, error_text, split_error
+from trainer.memory.pulse import new_pulse
+from trainer.roles import task as tasks
 from trainer.roles.task import Work
+from trainer.training.processes import Piped, spawn, use_fork_server
+from trainer.training.supervisor import Event, Role, Supervised, wait_for
 
 POLL_S = 0.05  # between two looks at a process that says nothing
+PAUSE_S = 1e-3  # between two looks at one that is gone
 QUIET_S = 1.0  # until there is a word of how far it is
 CLOSE_S = 5.0  # that its process may take to end once its work is done
 
@@ -59,45 +56,33 @@ class Task:
     told: dict[str, Callable[[Any], None]] = field(default_factory=dict)
 
 
-Start = Callable[[Task, Tensor, Connection], BaseProcess]
-
-
-def carry_out(task: Task, start: Start | None, faults: FaultsConfig, event: Callable[..., None] | None = None) -> Any:
-    """Do it, and again if its process fails; what the work returned.
+def beside(config: Config, task: Task, event: Event | None = None) -> Any:
+    """Do a task in a process of its own, or in a schedule of one process in this one; what its work returned.
 
     Args:
+        config: the run.
         task: what is to be done.
-        start: starts its process; None: it is done in this one.
-        faults: how often it may fail, and how long it may show no sign of life.
         event: is told of failures that are survived, as `Loggers.event` is; None: none is.
 
     Raises:
-        TaskFailed: it failed more often than `faults.max_failures` allows.
+        TaskFailed: it failed, or failed more often than `faults.max_failures` allows.
     """
-    if start is None:
-        return _here(task)
-    failures: deque[float] = deque()
-    while True:
-        try:
-            return _beside(task, start, faults.hang_seconds)
-        except TaskFailed as failure:
-            if event is None:
-                raise
-            if (often := one_too_many(failures, faults)) is not None:
-                raise TaskFailed(
-                    f"{failure}{often}", failure.kind, failure.cause, failure.traceback, failure.pid
-                ) from failure
-            if failure.traceback:
-                event(f"traceback of the {task.name}:\n{failure.traceback}", task.name, pid=failure.pid)
-            event(f"{failure}; another one takes its place", task.name, pid=failure.pid)
+    progress = _Progress(task)
+    if config.schedule.kind.one_process:
+        return _here(task, progress)
+    use_fork_server()
+    faults = config.faults if event is not None else replace(config.faults, max_failures=0)
+    return _Remote(config, task, progress).result(faults, event or _nobody)
 
 
-def _here(task: Task) -> Any:
-    hear, look = _ears(task)
+def _nobody(text: str, role: str = "", agent: str = "", pid: int | None = None) -> None:
+    """Hears of the failures of a task whose first one is the last."""
 
+
+def _here(task: Task, progress: _Progress) -> Any:
     def tell(what: str, value: Any) -> None:
-        hear(what, value)
-        look()
+        progress.hear(what, value)
+        progress.look()
 
     try:
         return task.work(tell)
@@ -106,64 +91,86 @@ def _here(task: Task) -> Any:
         raise TaskFailed(f"the {task.name} failed: {cause}", type(error).__name__, cause, traceback, None) from error
 
 
-def _ears(task: Task) -> tuple[Callable[[str, Any], None], Callable[[], None]]:
-    """What takes what the work tells, and what says how far it is, if that was not said just now."""
-    text, start = "", time.monotonic()
-    said = start
+class _Progress:
+    """Takes what the work tells, and says how far it is, if that was not said just now."""
 
-    def hear(what: str, value: Any) -> None:
-        nonlocal text
+    def __init__(self, task: Task) -> None:
+        self._task, self._text, self._start = task, "", time.monotonic()
+        self._said = self._start
+
+    def hear(self, what: str, value: Any) -> None:
+        """Take a value."""
         if what == "progress":
-            text = f": {value}"
+            self._text = f": {value}"
         elif what:
-            task.told[what](value)
+            self._task.told[what](value)
 
-    def look() -> None:
-        nonlocal said
+    def look(self) -> None:
+        """Say how far it is."""
         now = time.monotonic()
-        if now - said >= QUIET_S:
-            said = now
-            task.progress(f"{task.name}{text}, {now - start:.0f} s")
-
-    return hear, look
+        if now - self._said >= QUIET_S:
+            self._said = now
+            self._task.progress(f"{self._task.name}{self._text}, {now - self._start:.0f} s")
 
 
-def _beside(task: Task, start: Start, hang_s: float) -> Any:
-    pipe, theirs = Pipe()
-    pulse, (hear, look) = Pulse(hang_s), _ears(task)
-    process = start(task, pulse.memory, theirs)
-    theirs.close()
+class _Remote:
+    """A task's process, and what came of it."""
 
-    def failed(why: str, kind: str = "", cause: str = "", traceback: str = "") -> TaskFailed:
-        return TaskFailed(f"the {task.name} (pid {process.pid}) {why}", kind, cause, traceback, process.pid)
+    def __init__(self, config: Config, task: Task, progress: _Progress) -> None:
+        self._config, self._task, self._progress = config, task, progress
+        self._results: list[Any] = []  # of the work, once it is done
+        self._kind, self._pulse = "", new_pulse()
+        self._pipes: list[Piped] = []
 
-    try:
-        while True:
-            look()
-            hung = pulse.hung()
-            if pipe.poll(POLL_S):
-                try:
-                    kind, value = pipe.recv()
-                except (EOFError, OSError):
-                    raise failed(f"died: {_end_of(process)}") from None
-                if kind == "done":
-                    process.join(CLOSE_S)
-                    return value
-                if kind == "error":
-                    traceback, cause = split_error(value[1])
-                    raise failed(f"died: {cause}", value[0], cause, traceback)
-                hear(*value)
-            elif process.exitcode is not None:  # and something that it has started holds the pipe open
-                raise failed(f"died: {_end_of(process)}")
-            elif hung:
-                raise failed(f"showed no sign of life for {pulse.silence.silent_s:.0f} s and was ended")
-    finally:
-        pipe.close()
-        process.kill()
-        process.join()
-        programs.end([process.pid or 0])
+    def result(self, faults: FaultsConfig, event: Event) -> Any:
+        """What the work returned.
 
+        Raises:
+            TaskFailed: it failed too often.
+        """
+        supervised = Supervised(self._role(), faults, event)
+        try:
+            supervised.start()
+            while not self._results:
+                self._progress.look()
+                time.sleep(PAUSE_S)
+                for piped in self._pipes[-1:]:
+                    piped.listen(POLL_S)
+                if not self._results:
+                    supervised.check()
+            wait_for([supervised])
+        except RunFailed as error:
+            traceback, cause = split_error(self._pipes[-1].told) if self._pipes else ("", "")
+            kind = self._kind if cause else ""
+            raise TaskFailed(str(error), kind, cause, traceback, error.pid) from error
+        finally:
+            supervised.close()
+        return self._results[0]
 
-def _end_of(process: BaseProcess) -> str:
-    process.join(CLOSE_S)  # its exit code comes a little later than the end of its pipe
-    return "it closed its pipe" if process.exitcode is None else f"it was ended by {exit_words(process.exitcode)}"
+    def _role(self) -> Role:
+        name = self._task.name
+        return Role(
+            role=name,
+            name=lambda pid: f"the {name} (pid {pid})" if pid else f"the {name}",
+            start=self._begin,
+            heartbeat=lambda: float(self._pulse[0]),
+            hang_s=self._config.faults.hang_seconds,
+            closing_s=CLOSE_S,
+        )
+
+    def _begin(self) -> Piped:
+        self._pulse, self._kind = new_pulse(), ""
+        arguments = (self._config, self._task.role, self._task.work, self._pulse)
+        self._pipes.append(Piped(lambda pipe: spawn(tasks.run, (*arguments, pipe), self._task.name), self._hear))
+        return self._pipes[-1]
+
+    def _hear(self, message: tuple[str, Any]) -> str:
+        what, value = message
+        if what == "done":
+            self._results.append(value)
+        elif what == "error":
+            self._kind, text = value
+            return str(text)
+        else:
+            self._progress.hear(*value)
+        return ""

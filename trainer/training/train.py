@@ -44,7 +44,7 @@ STOP_S = 2.0  # until a signal interrupts a training loop that does not look at 
 
 
 def train(config: Config, command: list[str]) -> dict[str, Any]:
-    """Train as ``config`` says and return what RUN/summary.json holds, ``stop_signal`` being the signal that ended it.
+    """Train as `config` says and return what RUN/summary.json holds, `stop_signal` being the signal that ended it.
 
     Args:
         config: validated, with every None resolved.
@@ -97,7 +97,7 @@ def _train_in(
                 restore(system)
                 updates = sum(int(plan.board.updates[0]) for plan in system.plans)
                 summary |= {"frames": system.total_frames(), "updates": updates}
-                summary["wall_s"] = system.resumed.run.get("wall_s", 0.0)
+                summary["wall_s"] = system.kept.get("wall_s", 0.0)
             _run(system, summary, fresh)
             if gone():
                 raise RunFailed(gone())
@@ -155,7 +155,7 @@ def _write_end(run_dir: Path, summary: dict[str, Any], loggers: Loggers) -> str:
 
 
 def _run(system: System, summary: dict[str, Any], fresh: dict[str, Any]) -> None:
-    """Start the system, train, stop it and evaluate; ``summary`` takes what is known, however that ends.
+    """Start the system, train, stop it and evaluate; `summary` takes what is known, however that ends.
 
     Args:
         system: that is built.
@@ -170,9 +170,7 @@ def _run(system: System, summary: dict[str, Any], fresh: dict[str, Any]) -> None
         try:
             with stop.raising(after_s=STOP_S):
                 summary |= _train(system, loop)
-            for agent in system.agents:
-                if len(system.plans) == 1:
-                    agent.updater.check()
+            system.learners.check_losses()
         except (RunFailed, EnvError, NotFinite) as error:
             if stop.number:  # it went to the workers too, and they were faster
                 raise Stopped from error
@@ -208,8 +206,8 @@ class Loop:
         self.snapshot_every = Every(config.opponents.snapshot_every_frames)
         self.wall_s = 0.0  # of the runs that this one goes on with
         self.whole = True  # no round is going on
-        if system.resumed.run:
-            self.load_state_dict(system.resumed.run)
+        if system.kept:
+            self.load_state_dict(system.kept)
         self.start = time.monotonic() - self.wall_s
 
     def state_dict(self) -> dict[str, Any]:
@@ -218,7 +216,7 @@ class Loop:
             "wall_s": time.monotonic() - self.start,
             "evaluate_every": self.evaluate_every.state_dict(),
             "snapshot_every": self.snapshot_every.state_dict(),
-            "evaluating": self.system.evaluator is not None and self.system.evaluator.busy,
+            "evaluating": self.system.evaluator.busy,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -231,13 +229,12 @@ class Loop:
 def _train(system: System, loop: Loop) -> dict[str, Any]:
     """The training loop: a schedule collects and learns, everything else happens when its time has come."""
     config, evaluator = system.config, system.evaluator
-    assert evaluator is not None  # the system is started
     loop.start = time.monotonic() - loop.wall_s
     for telemetry in system.telemetry:
         telemetry.start = loop.start
     system.publish()
     begin = system.row()  # speeds are known from the next one on
-    if system.resumed.run:  # says from which frames: what was told of later ones before is told again
+    if system.kept:  # says from which frames: what was told of later ones before is told again
         system.loggers.write(begin)
     loop.log_every.crossed()
     if loop.evaluating:
@@ -252,7 +249,7 @@ def _train(system: System, loop: Loop) -> dict[str, Any]:
             system.check()
         if loop.whole and loop.evaluate_every.crossed(frames):
             evaluator.request()
-        if system.pool is not None and loop.snapshot_every.crossed(frames):
+        if loop.snapshot_every.crossed(frames):
             system.pool.add(system.flat(), frames)
         if (solved := _evaluated(system, loop)) is not None:
             return solved
@@ -270,7 +267,6 @@ def _evaluated(system: System, loop: Loop) -> dict[str, Any] | None:
     nobody's speed, and a run that is stopped meanwhile asks for it again with the same weights.
     """
     config, evaluator = system.config, system.evaluator
-    assert evaluator is not None  # the system is started
     evaluation = evaluator.poll()
     if config.schedule.kind.repeatable:
         while evaluation is None and evaluator.busy and not system.stop.number:
@@ -330,8 +326,7 @@ def _last_figures(system: System) -> dict[str, Any]:
     return {
         "frames": frames, "updates": updates, "wall_s": wall_s, "frames_per_s": frames / wall_s,
         "updates_per_s": updates / wall_s, "episodes": row["episodes"], "return_mean": row["return_mean"],
-        "redrawn_rows": sum(agent.replay.redrawn for agent in system.agents),
-        "learner_restarts": sum(learner.restarts for learner in system.learners),
+        **system.learners.report(),
     }  # fmt: skip
 
 
