@@ -1,4 +1,4 @@
-"""One agent's part of a rollout: what it sees, how it explores, and how its episodes go."""
+"""One agent's part of a rollout: observations, exploration, and episodes."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class AgentRollout:
     """One agent in a worker's world of N sub-environments.
 
     Args:
-        plan: the agent.
-        link: to its learner.
+        plan: of the agent.
+        link: to the agent's learner.
         worker: number of the worker.
-        start: as in `CollectorPlan`; a worker that takes another's place draws other numbers.
+        start: as in `CollectorPlan`, for the seed: a restarted worker explores in another way.
 
     Attributes:
-        observation: what the agent acts on next, arrays [N, ...].
-        present: bool [N], whether the row to be written starts a transition.
+        observation: on which the agent acts next, arrays [N, ...].
+        present: bool [N], whether the next row starts a transition.
         age: int32 [N], steps since the episode's first observation.
-        given: [N, *shape], actions that the world gives in place of the agent's; None in most worlds.
-        episodes: that it has finished.
+        given: [N, *shape], actions of the world that replace the agent's; None in most worlds.
+        episodes: number of finished episodes.
     """
 
     def __init__(self, plan: AgentPlan, link: AgentLink, worker: int, start: int = 0) -> None:
@@ -51,7 +51,7 @@ class AgentRollout:
         self.age = np.zeros(n, np.int32)
         self.returns = np.zeros(n)
         self.given: np.ndarray | None = None
-        self.counted = np.ones(n, bool)  # of an episode that ends, whether the agent played it
+        self.counted = np.ones(n, bool)  # whether an episode that ends counts: not if it was given
         self.episodes = 0
 
     def begin(self, observation: Observation, present: np.ndarray) -> None:
@@ -62,7 +62,7 @@ class AgentRollout:
         self.stacks.push(observation, np.ones(self.num_envs, bool))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands between two steps."""
+        """The state between two steps."""
         return {
             "explorer": self.explorer.state_dict(),
             "stacks": self.stacks.state_dict(),
@@ -73,7 +73,7 @@ class AgentRollout:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there; the world gives the observation."""
+        """Restore a `state_dict`; the observation comes from the world."""
         self.explorer.load_state_dict(state["explorer"])
         self.stacks.load_state_dict(state["stacks"])
         for name in ("present", "age", "returns"):
@@ -81,14 +81,19 @@ class AgentRollout:
         self.num_absent = self.num_envs - int(np.count_nonzero(self.present))
 
     def seen(self) -> Seen:
-        """What its network sees: leaves and mask."""
+        """The network's inputs: leaves and mask."""
         observation = self.observation
         return self.stacks.seen(observation), observation.get("action_mask")
 
     def explore(self, action: np.ndarray, values: np.ndarray, frames: int) -> np.ndarray:
-        """Exploring actions [N, *shape] out of the greedy ones, after `frames` frames; written into the row.
+        """Replace some greedy actions, [N, *shape], by exploring ones, and write them into the row.
 
-        Where the world gives an action (`trainer.envs.world`), it is that one.
+        Actions that the world gives (`trainer.envs.world`) replace both.
+
+        Args:
+            action: greedy actions.
+            values: of all actions, float32 [N, A].
+            frames: collected so far, for epsilon.
         """
         epsilon = 0.0
         if not self.noisy:
@@ -102,7 +107,7 @@ class AgentRollout:
         return action
 
     def conclude(self, step: Step, present: np.ndarray, raw_reward: np.ndarray) -> None:
-        """Write the row's end; count the episodes that have ended."""
+        """Complete the row, and report the episodes that have ended."""
         self.observation, reward, terminated, truncated = step
         self.link.write_step(reward, terminated, truncated, self.num_envs - self.num_absent)
         self.age += 1
@@ -116,7 +121,7 @@ class AgentRollout:
             self.present[:] = present
             self.num_absent = self.num_envs - int(np.count_nonzero(present))
         else:
-            fresh = ended  # nobody
+            fresh = ended  # all False, as an agent that ends is not present
         self.stacks.push(self.observation, fresh)
 
     def _finish_episodes(self, ended: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""What every child process of a run does before anything else."""
+"""The first steps of every child process of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer.host.seeds import seed_globals
 from trainer.host.signals import obey_parent
 from trainer.telemetry.output import capture
 
-ALONE = ("evaluator", "league")  # roles that one process at a time has
+ALONE = ("evaluator", "league")  # roles with only one process at a time
 
 
 def tell(pipe: Connection, message: Any) -> None:
@@ -28,20 +28,20 @@ def tell(pipe: Connection, message: Any) -> None:
 
 
 def begin(config: Config, role: str, number: int = 0, start: int = 0, num_threads: int = 1) -> None:
-    """Become a child of a run: what it prints, whom it obeys, what it draws and how it calculates.
+    """Set up a child process: output, signals, random generators, memory and threads.
 
     Args:
-        config: the run.
+        config: of the run.
         role: one of `trainer.host.seeds.ROLES`.
-        number: of those that have the role.
-        start: how many processes had the number before.
+        number: of the process among those of the role.
+        start: how often the process was restarted.
         num_threads: that torch may use.
     """
-    if config.run_dir is not None and role != "describe":  # by then nobody knows whose folder it is
+    if config.run_dir is not None and role != "describe":  # the run folder is not opened yet
         capture(Path(config.run_dir), role if role in ALONE else f"{role}_{number}")
     obey_parent()
     programs.mark_child()
-    multiprocessing.current_process().daemon = False  # or Python forbids an environment processes of its own
+    multiprocessing.current_process().daemon = False  # else an environment could not start processes
     prepare_process()
     torch.set_num_threads(num_threads)
     seed_globals(config.seed, role, number, start)

@@ -1,11 +1,11 @@
-"""The collector: steps a world with its agents' exploration policies, writes each one's transitions into its replay.
+"""The collector: steps a world by its agents' policies, and writes each agent's transitions into its replay.
 
 Runs in: a process for each worker, inside TorchRL's `MultiAsyncCollector`; in the main process for `sequential`.
-Receives: weights of each agent, limits and orders through its link (`trainer.roles.link`).
-Sends: rows, counters, episodes and signs of life through the same link.
-Waits for: every agent's limit (async), or the order to collect a round (sync).
-Stops when: it is ordered to; its own exception (left on the link); the parent's death.
-A worker that replaces a dead one goes on behind what that one published; its open episodes have been closed.
+Receives: weights of each agent, limits and commands through its link (`trainer.roles.link`).
+Sends: rows, counts, episodes and signs of life through the same link.
+Waits for: every agent's limit (async), or the command to collect a round (sync).
+Stops when: it is told to; it raises (the error goes through the link); its parent dies.
+A worker that replaces a dead one goes on after the rows that were published; the open episodes have been ended.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from trainer.telemetry.trace import save_or_say
 
 
 class StreamCollector(Collector):
-    """TorchRL's collector with our rollout loop; rows go to the learners inside `rollout`.
+    """TorchRL's collector with a rollout loop of the trainer; rows go to the learners inside `rollout`.
 
-    Whatever goes wrong is left on the link, where the main process finds it and names the worker.
+    An error is written to the link, where the main process finds it.
     """
 
     _rollout: Rollout | None = None
@@ -43,7 +43,7 @@ class StreamCollector(Collector):
     def __init__(self, *args: Any, create_env_kwargs: dict[str, Any], **kwargs: Any) -> None:
         try:
             super().__init__(*args, create_env_kwargs=create_env_kwargs, **kwargs)
-            for agent in create_env_kwargs["plan"].agents[1:]:  # where TorchRL looks for them by their model's id
+            for agent in create_env_kwargs["plan"].agents[1:]:  # TorchRL finds them by the id of their model
                 setattr(self, model_id(agent), make_policy(agent.config, agent.spec))
         except BaseException as error:  # an environment may raise anything, SystemExit too
             create_env_kwargs["link"].fail(error_text(error))
@@ -52,8 +52,8 @@ class StreamCollector(Collector):
             sys.exit(1)
 
     def rollout(self) -> TensorDict:
-        """Collect until told to stop; TorchRL's runner then finds the order to close in its pipe."""
-        if self._closed:  # TorchRL asks once more until it has read that it is to close
+        """Collect until told to stop; TorchRL's loop then finds the command to close in its pipe."""
+        if self._closed:  # TorchRL may call again before it reads the command to close
             time.sleep(WAIT_S)
             return TensorDict({}, [1])
         link, plan = self.env.link, self.env.plan
@@ -80,10 +80,7 @@ class StreamCollector(Collector):
 
 
 def make_environment(plan: CollectorPlan, link: WorkerLink) -> VectorEnvironment:
-    """A worker's world, built in its process; also where the process gets its habits.
-
-    What TorchRL is told of it is the first agent's part.
-    """
+    """Set up a worker's process, and build its world there; TorchRL sees the first agent's part of it."""
     link.begin()
     child.begin(plan.config, "collector", plan.number, plan.start)
     life.tell(link.starting)
@@ -94,7 +91,7 @@ def make_environment(plan: CollectorPlan, link: WorkerLink) -> VectorEnvironment
 
 
 def virtual_worker(plan: CollectorPlan, link: WorkerLink) -> Rollout:
-    """A worker without a process, for `sequential`; it draws from generators of its own."""
+    """A worker in the main process, for `sequential`, with global generators of its own."""
     generators: dict[str, Any] = {}
     with seeds.apart(generators):
         seeds.seed_globals(plan.config.seed, "collector", plan.number, plan.start)

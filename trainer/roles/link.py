@@ -1,7 +1,7 @@
-"""The link between a worker and its learners: all that a worker writes for them, and all that it reads of them.
+"""The link between a worker and its learners: all that the worker writes for them and reads from them.
 
-A rollout knows these methods and nothing behind them. `trainer.roles.shared_memory` is the link of a worker on the
-learners' machine; one whose learners live elsewhere has another value in its place, and differs in nothing else.
+A rollout uses only these methods. `trainer.roles.shared_memory` has the link for learners on the same machine; learners
+on another machine would need only another link.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from trainer.envs.world import Observation
 
 
 class AgentLink(Protocol):
-    """Between a worker and one agent's learner; N is the number of the worker's sub-environments.
+    """Link between a worker with N sub-environments and the learner of one agent.
 
-    A transition's row is written in three parts, in the order of a vector step.
+    A row is written in three parts, in the order of a vector step.
     """
 
     @property
     def time(self) -> int:
-        """Rows that were written for each sub-environment."""
+        """Number of rows written for each sub-environment."""
 
     def write_observation(self, observation: Observation, present: np.ndarray, age: np.ndarray) -> None:
         """Begin a row for each sub-environment.
@@ -35,72 +35,72 @@ class AgentLink(Protocol):
         """
 
     def write_action(self, action: np.ndarray, values: np.ndarray, epsilon: float) -> None:
-        """The rows' actions [N, *shape], the values float32 [N, A] behind them, and the mean exploration rate."""
+        """Write the rows' actions, [N, *shape], the values behind them, float32 [N, A], and the mean epsilon."""
 
     def write_step(self, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, frames: int) -> None:
-        """End and publish the rows, float32 [N] and bool [N]; `frames` of them start a transition."""
+        """Complete and publish the rows: float32 [N], bool [N], bool [N]; `frames` of them start a transition."""
 
     def write_episodes(self, returns: np.ndarray, lengths: np.ndarray) -> None:
-        """Episodes that have ended, float64 [n] and int32 [n]."""
+        """Report episodes that have ended: float64 [n], int32 [n]."""
 
     def read_weights(self, flat: Tensor) -> None:
-        """Copy the newest complete weights into float32 [numel], if they are new; waits for nobody."""
+        """Copy the newest weights into a tensor, float32 [numel], if they are new; does not wait."""
 
     def weights_reader(self) -> Callable[[Tensor], object]:
-        """The same for another place that holds weights of its own, as an opponent does."""
+        """A function that does the same for other copies of the weights, as an opponent has."""
 
     def frames(self) -> int:
-        """The agent's transitions until now, by all workers."""
+        """Number of the agent's transitions so far, of all workers."""
 
     def may_collect(self, frames: int) -> bool:
-        """Whether the learner lets its agent go on after `frames` frames."""
+        """Whether the agent may collect more after `frames` frames."""
 
     def round_frames(self) -> int:
-        """The agent's transitions at the beginning of the round (sync)."""
+        """Number of the agent's transitions at the beginning of the round (sync)."""
 
     def episode_actions(self, age: np.ndarray) -> list[np.ndarray]:
-        """Of the rows that were written: actions since each episode began, [steps, *shape] each; `age` as above.
+        """The actions of the running episodes from the rows, [steps, *shape] each; `age` as in `write_observation`.
 
         Raises:
-            ValueError: an episode's first rows are gone.
+            ValueError: the first rows of an episode are overwritten.
         """
 
 
 class WorkerLink(Protocol):
-    """Between a worker and the process that gives it orders."""
+    """Link between a worker and the main process."""
 
     def begin(self) -> None:
-        """Say that the worker's process is there."""
+        """Report that the worker's process is there."""
 
     def connect(self) -> Sequence[AgentLink]:
         """The links to the learners of the worker's agents, in their order."""
 
     def starting(self) -> None:
-        """A sign of life of a worker that makes its environments, which may take long without another one."""
+        """Give a sign of life before making environments; the next one may take long."""
 
     def alive(self) -> None:
-        """A sign of life."""
+        """Give a sign of life."""
 
     def waited(self, seconds: float) -> None:
-        """A sign of life after so long a wait for a limit or an order."""
+        """Give a sign of life, and count the time of a wait for a limit or a command."""
 
     def fail(self, text: str) -> None:
-        """Leave a traceback behind."""
+        """Report an error with its traceback."""
 
     def close(self) -> None:
-        """Say that the environments are closed."""
+        """Report that the environments are closed."""
 
     def stopping(self) -> bool:
-        """Whether the worker is to return."""
+        """Whether the worker must return."""
 
     def round_due(self) -> bool:
-        """Whether a round is to be collected (sync)."""
+        """Whether the worker must collect a round (sync)."""
 
     def round_done(self) -> None:
-        """Say that it is."""
+        """Report that the round is collected."""
 
     def snapshot_due(self) -> int:
-        """Number of the snapshot of the worker's state that is asked for; 0: none is."""
+        """Number of the snapshot of the worker's state that the main process asks for; 0 for none."""
 
     def snapshot_done(self, number: int) -> None:
-        """Say that it is on the disk, or cannot be there."""
+        """Report that the snapshot is saved, or that saving it failed."""

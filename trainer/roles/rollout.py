@@ -27,23 +27,23 @@ from trainer.selfplay.opponents import PoolOpponents
 from trainer.selfplay.pool import OpponentPool
 from trainer.telemetry.trace import Trace, all_of, open_trace, save_or_say
 
-WAIT_S = 2e-4  # between two looks for an order
+WAIT_S = 2e-4  # sleep of a waiting worker
 CLOCK = time.monotonic_ns  # of traces
 
 
 @dataclass(frozen=True)
 class CollectorPlan:
-    """All that a worker is built from; crosses the process border once, at the start.
+    """All that a worker is built from; it is pickled to the worker's process at the start.
 
     Args:
-        config: the run.
-        agents: whose rollouts it makes, all of them in one world.
-        worker: its number, 0 .. W - 1.
-        start: how many processes had this number before, in this run and in those that it resumes.
-        snapshot: where its state is kept for an exact resume; `trainer.roles.collector` writes it when asked.
-        exact: go on from that state.
-        pool: of opponents, in self-play.
+        config: of the run.
+        agents: of the worker's world.
+        worker: number of the worker, 0 .. W - 1.
+        start: how often the worker was restarted, in this run and in those that it resumes.
+        snapshot: file of the worker's state, for an exact resume.
+        exact: whether to go on from that state.
         first_env: number of its first sub-environment among those of all local agents (`shared_gradient`).
+        pool: of opponents, in self-play.
     """
 
     config: Config
@@ -57,34 +57,34 @@ class CollectorPlan:
 
     @property
     def number(self) -> int:
-        """Of the worker, or of the local agent whose only one it is."""
+        """Number of the worker, or of the local agent of which it is the only worker."""
         return self.worker + self.first_env // self.num_envs
 
     @property
     def num_envs(self) -> int:
-        """N, its sub-environments."""
+        """N, the number of its sub-environments."""
         return self.agents[0].config.collector.envs_per_worker
 
     @property
     def first_seed(self) -> int:
-        """Seed of its first sub-environment; another one for each time that it is started."""
+        """Seed of its first sub-environment, another one after each restart."""
         return seeds.of_worker(self.config.seed, self.first_env + self.worker * self.num_envs, self.start)
 
 
 class Rollout:
-    """A worker's world and where it stands; `step` is the way of a transition to the learner.
+    """A worker's world and its agents; `step` takes the transitions from the environments to the learners.
 
     Args:
-        plan: what to build.
+        plan: of the worker.
         link: to the learners.
-        world: the environments, not yet reset.
-        policies: the agents' actors; their weights are replaced by those that the link brings.
+        world: the environments, not reset yet.
+        policies: actors of the agents, which get their weights from the link.
     """
 
     def __init__(self, plan: CollectorPlan, link: WorkerLink, world: Any, policies: Sequence[TensorDictModule]) -> None:
         self.config, self.snapshot = plan.config, plan.snapshot
         self.link, self.world, self.pool = link, world, plan.pool
-        self.generators: dict[str, Any] | None = None  # where others draw in this process too (`seeds.apart`)
+        self.generators: dict[str, Any] | None = None  # set if other roles draw in this process too (`seeds.apart`)
         links = link.connect()
         self.agents = [
             AgentRollout(agent, its_link, plan.worker, plan.start)
@@ -120,7 +120,7 @@ class Rollout:
             self.step = self._traced_step  # type: ignore[method-assign]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the worker stands between two rounds; `world` is None where the environment cannot tell."""
+        """The worker's state between two rounds; `world` is None if the environment has no state."""
         assert self.policies.noise is not None
         with self._generators_apart():
             generators = seeds.global_state()
@@ -133,10 +133,10 @@ class Rollout:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there.
+        """Restore a `state_dict`.
 
         Raises:
-            ValueError: the environment went another way.
+            ValueError: the environment led to other observations.
         """
         assert self.policies.noise is not None
         for agent, its_state in zip(self.agents, state["seats"], strict=True):
@@ -155,31 +155,31 @@ class Rollout:
         return nullcontext() if self.generators is None else seeds.apart(self.generators)
 
     def close(self) -> str:
-        """Close the environments, and keep the trace; what went wrong with that, in a sentence."""
+        """Save the trace, and close the environments; returns a sentence about a failure, or ""."""
         save_or_say(self.trace)
         return close_world(self.world)
 
     def save_snapshot(self, number: int) -> None:
-        """Keep the state for the checkpoint of that number; where the disk refuses, that one is resumed without it."""
+        """Save the state for the checkpoint of this number; if the disk refuses, a resume goes without it."""
         assert self.snapshot is not None
         try:
             checkpoint.write_aside({**self.state_dict(), "number": number}, self.snapshot)
         except OSError:
-            self.snapshot.unlink(missing_ok=True)  # the main process meets the same disk, and says so
+            self.snapshot.unlink(missing_ok=True)  # the main process reports the disk
 
     def step(self, frames: Sequence[int]) -> None:
-        """One step of every sub-environment: a row of each agent, which is then published.
+        """Step every sub-environment, and publish a row of each for every agent.
 
-        All agents are observed before any acts; their actions come from one forward pass where networks are alike.
+        All agents observe before any acts; agents with networks of the same shape act in one forward pass.
 
         Args:
-            frames: of each agent, by which its exploration falls.
+            frames: of each agent, for its exploration.
         """
         self._write_observations()
         self._conclude(self.world.step(self._choose(frames)))
 
     def _traced_step(self, frames: Sequence[int]) -> None:
-        """As `step`, and what of it took how long."""
+        """As `step`, with times for the trace."""
         start = CLOCK()
         self._write_observations()
         seen = CLOCK()
@@ -208,13 +208,13 @@ class Rollout:
         self.link.alive()
 
     def read_weights(self) -> None:
-        """The newest complete weights of every agent."""
+        """Get the newest weights of every agent."""
         for agent, flat in zip(self.agents, self.policies.weights, strict=True):
             agent.link.read_weights(flat)
 
     @torch.inference_mode()
     def run(self) -> None:
-        """Asynchronous: step with the newest weights until told to stop, or held back by an agent's learner."""
+        """Asynchronous: step with the newest weights until told to stop, and wait where an agent's limit is reached."""
         link, links = self.link, [agent.link for agent in self.agents]
         while not link.stopping():
             frames = [its.frames() for its in links]
@@ -225,7 +225,7 @@ class Rollout:
             self.step(frames)
 
     def run_rounds(self) -> None:
-        """Synchronous: collect a round whenever the main process asks for the next one."""
+        """Synchronous: collect a round when the main process asks for it, until told to stop."""
         link = self.link
         while not link.stopping():
             if link.round_due():
@@ -237,7 +237,7 @@ class Rollout:
                 self._wait()
 
     def collect_round(self) -> None:
-        """One round with the newest weights: a fixed number of vector steps, or of finished episodes."""
+        """Collect one round with the newest weights: a fixed number of vector steps, or of finished episodes."""
         with self._generators_apart(), torch.inference_mode():
             self._collect_round()
 
@@ -265,7 +265,7 @@ class Rollout:
 
 
 def close_world(world: Any) -> str:
-    """Close environments, and with them the programs that they run; what went wrong, in a sentence, or nothing."""
+    """Close the environments; returns a sentence about a failure, or ""."""
     try:
         world.close()
     except Exception as error:

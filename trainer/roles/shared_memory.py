@@ -1,6 +1,6 @@
-"""A worker's link to learners on its machine: the replay's rows, the agents' boards and the control board.
+"""A worker's link to learners on the same machine: the replay's rows, the agents' boards and the control board.
 
-Nothing here waits or takes a lock; every field has one writer (`trainer.memory`).
+Nothing here waits or takes a lock; every field has one writer, see `trainer.memory`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class SharedMemoryAgentLink:
     """An `AgentLink` in shared memory.
 
     Args:
-        plan: the agent.
-        worker: whose rows are written.
+        plan: of the agent.
+        worker: number of the worker.
     """
 
     def __init__(self, plan: AgentPlan, worker: int) -> None:
@@ -58,7 +58,7 @@ class SharedMemoryAgentLink:
         rows, i = self.rows, self.time % self._ring
         rows["reward"][i], rows["terminated"][i], rows["truncated"][i] = reward, terminated, truncated
         self.time += 1
-        self._cursor[:] = self.time  # publish: after the row, never before
+        self._cursor[:] = self.time  # publishes the row, so it comes last
         self._board.frames[self._worker] += frames
 
     def write_episodes(self, returns: np.ndarray, lengths: np.ndarray) -> None:
@@ -98,12 +98,12 @@ class SharedMemoryAgentLink:
 
 
 class SharedMemoryLink:
-    """A `WorkerLink` in shared memory; crosses process borders before it is connected.
+    """A `WorkerLink` in shared memory; it is pickled to the worker's process before `connect`.
 
     Args:
-        board: control board.
+        board: the control board.
         agents: of the worker's world.
-        worker: its number, 0 .. W - 1.
+        worker: number of the worker, 0 .. W - 1.
     """
 
     def __init__(self, board: ControlBoard, agents: Sequence[AgentPlan], worker: int) -> None:
@@ -164,15 +164,15 @@ class SharedMemoryLink:
 
 
 def episode_actions(rows: dict[str, np.ndarray], time: int, age: np.ndarray) -> list[np.ndarray]:
-    """The actions since each sub-environment's episode began, [steps, *shape] each.
+    """The actions of each sub-environment's running episode, [steps, *shape] each.
 
     Args:
-        rows: a worker's columns [ring, N, ...].
-        time: rows that were written.
-        age: steps of each episode, [N].
+        rows: a worker's columns, [ring, N, ...].
+        time: number of rows written.
+        age: steps of each running episode, [N].
 
     Raises:
-        ValueError: an episode is longer than the ring, where its actions lie.
+        ValueError: an episode is longer than the ring.
     """
     ring = len(rows["action"])
     if (age >= ring).any():

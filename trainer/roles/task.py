@@ -1,12 +1,13 @@
-"""A task: one piece of work with the user's environment, of which nothing runs in the main process.
+"""A task: one piece of work with the user's environment, which must not run in the main process.
 
-Describing the environment, the final evaluation, the league, and whether workers that a run takes over can go on.
+Tasks are: describing the environment, the final evaluation, the league, and the check whether a resumed run's workers
+can go on from their states.
 
-Runs in: a process of its own, which ends with it; in the main process for `sequential`.
-Receives: the work, a function and its arguments, at the start.
-Sends: what the work tells on its way, and its result, through a pipe; signs of life through shared memory.
-Waits for: nobody.
-Stops when: the work is done, or has raised; the parent's death.
+Runs in: a process of its own, which ends with the task; in the main process for `sequential`.
+Receives: the work, a function with its arguments, at the start.
+Sends: progress and the result through a pipe; signs of life through shared memory.
+Waits for: nothing.
+Stops when: the work is done, or raises; its parent dies.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from trainer.host.errors import error_text
 from trainer.memory.pulse import signs_of
 from trainer.roles import child
 
-Tell = Callable[[str, Any], None]  # (what it is, value); "" is a sign of life
-Work = Callable[[Tell], Any]  # what it returns crosses the process border
+Tell = Callable[[str, Any], None]  # (kind of progress, value); "" is a sign of life
+Work = Callable[[Tell], Any]  # its result is pickled
 
 
 def run(config: Config, role: str, work: Work, pulse: Tensor, pipe: Connection) -> None:
     """Body of the process.
 
-    The pipe carries `("told", (what, value))`, and last `("done", result)` or `("error", (kind, text))`: the name
-    of the exception's class and its `error_text`.
+    It sends `("told", (what, value))` through the pipe, and at the end `("done", result)` or `("error", (kind, text))`,
+    the name of the exception's class and its `error_text`.
 
     Args:
-        config: the run.
+        config: of the run.
         role: one of `trainer.host.seeds.ROLES`.
-        work: called with what tells the main process.
-        pulse: of this process (`trainer.memory.pulse`).
+        work: called with a function that reports progress.
+        pulse: of this process, see `trainer.memory.pulse`.
         pipe: to the main process.
     """
     child.begin(config, role)
@@ -60,10 +61,11 @@ def run(config: Config, role: str, work: Work, pulse: Tensor, pipe: Connection) 
 
 
 def describe(config: Config, tell: Tell) -> list[tuple[str, EnvSpec]]:
-    """Agents, and what each of them sees and does.
+    """Name and spec of each agent.
 
     Raises:
-        EnvError: the environment cannot be made or trained on; a game's scripted player is asked for, and it has none.
+        EnvError: the environment could not be made, or training on it is not possible; or it is a game without the
+            scripted player that the configuration asks for.
     """
     world, section = envs.describe_world(config.env), config.opponents
     asked = section.scripted or section.scripted_end or section.evaluate_against == "scripted"

@@ -1,4 +1,4 @@
-"""Self-play, a worker's side: opponents out of the pool and others, all networks of which act in one forward pass."""
+"""Self-play in a worker: opponents, from the pool and others; all their networks act in one forward pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainer.envs.selfplay import Opponents, scripted
 from trainer.host import seeds
 from trainer.selfplay.pool import DRAW, KINDS, LATEST, LOSS, RANDOM, SCRIPTED, SNAPSHOTS, WIN, OpponentPool
 
-BLOCK = 16  # rows of each network in one pass: mostly few games wait for an opponent at a time
+BLOCK = 16  # rows of each network in one pass; few games wait for the same opponent at a time
 
 _STATE = ("kind", "member", "own", "_slots", "_versions", "_loaded", "_leaving")
 
@@ -67,11 +67,11 @@ class PoolOpponents:
         self.own = np.zeros((0, 0), bool)  # [N, P], seats whose decisions are the agent's own, to be learned from
 
     def reseed(self, seed: int) -> None:
-        """Draw from another seed, for games that are reset with `seed`."""
+        """Seed all random choices again, for games that are reset with `seed`."""
         self._rng = np.random.default_rng(seeds.of_reset_opponents(self._seed, seed))
 
     def draw(self, game: Any, rows: np.ndarray) -> None:
-        """Choose for every seat of the games `rows`, int64 [M], whose episodes begin."""
+        """Choose an opponent for every seat of the games `rows`, int64 [M], which begin."""
         shape = (game.num_games, game.num_players)
         if self.kind.shape != shape:
             self.kind, self.member = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -84,7 +84,10 @@ class PoolOpponents:
             self.member[rows[row], seat] = self._member(int(self.kind[rows[row], seat]))
 
     def _member(self, kind: int) -> int:
-        """The member that holds what is drawn from the pool; one that is loaded where none can be put aside."""
+        """Draw a snapshot or checkpoint from the pool, and return the member that holds it.
+
+        Where it is not loaded and no member is free, another loaded one is drawn instead.
+        """
         pool = self._pool
         first, last = (0, pool.size) if kind == SNAPSHOTS else (pool.size, len(pool.version))
         slot = first + int(self._rng.choice(last - first, p=shares(pool.chances[first:last])))
@@ -102,10 +105,10 @@ class PoolOpponents:
         return free[0]
 
     def _instead(self, first: int, last: int) -> int:
-        """Any member but the one that is held longest, which makes room once its games are over.
+        """Draw a loaded member, but not the one that was loaded first: that one becomes free when its games are over.
 
-        With many games at a time all members would be in use for ever, and no other snapshot would be met. One of the
-        slots `first` .. `last` - 1 is taken where there is one.
+        Without this, many games at a time would use all members for ever, and no other snapshot would be loaded. A
+        member with one of the slots `first` .. `last - 1` is preferred.
         """
         members = np.arange(1, len(self._slots))
         if not self._leaving[0]:
@@ -115,19 +118,19 @@ class PoolOpponents:
         return int(self._rng.choice(alike if len(alike) else staying if len(staying) else members))
 
     def state_dict(self) -> dict[str, Any]:
-        """Who sits where, and the members, which may be gone from the pool."""
+        """The opponent on each seat, and the members with their weights, as the pool may have replaced them."""
         arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in _STATE}
         return {"arrays": arrays, "members": self._members.clone(), "rng": self._rng.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from a `state_dict`."""
         for name, tensor in state["arrays"].items():
             getattr(self, name)[:] = tensor.numpy()
         self._members.copy_(state["members"])
         self._rng.bit_generator.state = state["rng"]
 
     def act(self, game: Any, rows: np.ndarray) -> np.ndarray:
-        """Actions int64 [M] of whoever is to move in the games `rows`, int64 [M]."""
+        """Actions, int64 [M], of the opponents to move in the games `rows`, int64 [M]."""
         seats = game.to_move[rows]
         kinds, actions = self.kind[rows, seats], np.zeros(len(rows), np.int64)
         learned = kinds >= LATEST
@@ -146,7 +149,7 @@ class PoolOpponents:
         return actions
 
     def _by_networks(self, observation: dict[str, np.ndarray], members: np.ndarray) -> np.ndarray:
-        """Greedy actions int64 [M] of `members`, int64 [M], on an observation, arrays [M, ...]; block by block."""
+        """Greedy actions, int64 [M], of `members`, int64 [M], for observations, arrays [M, ...], in blocks."""
         actions, place = np.zeros(len(members), np.int64), np.zeros(len(members), np.int64)
         for member in range(len(self._members)):
             own = members == member
@@ -162,7 +165,7 @@ class PoolOpponents:
         return actions
 
     def ended(self, game: Any, rows: np.ndarray, seats: np.ndarray) -> None:
-        """Count the games `rows` [M] that are over, in which the agent sat on `seats`, int64 [M]."""
+        """Count the results of games that are over, `rows`, int64 [M], with the agent's seats, int64 [M]."""
         results = self._pool.results[self._worker]
         for row, seat, winner in zip(rows, seats, game.winner[rows], strict=True):
             outcome = DRAW if winner < 0 else WIN if winner == seat else LOSS
@@ -177,13 +180,13 @@ class PoolOpponents:
 
 
 def shares(chances: np.ndarray) -> np.ndarray:
-    """Chances that sum to 1, float64 [n], also while the main process is writing them."""
+    """A copy of chances, float64 [n], scaled to the sum 1. The main process may be writing them."""
     while not (copy := chances.copy()).any():  # half written: one was set to 0, the other is not yet above it
         time.sleep(0)
     return copy / copy.sum()
 
 
 def opponents_of_evaluation(config: Config) -> Opponents:
-    """Whom evaluations are played against: never the pool, so that their returns can be compared."""
+    """The opponents of evaluations: random or scripted, never the pool, so that returns are comparable."""
     player = random_player if config.opponents.evaluate_against == "random" else scripted(config.env)
     return Opponents([player], np.ones(1), config.seed)
