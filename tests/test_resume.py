@@ -158,9 +158,11 @@ def test_in_rounds_a_run_that_is_stopped_and_goes_on_ends_bit_identical(
         assert best(first) == best(second)
 
 
+@pytest.mark.slow  # MinAtar takes 20 s of a core; tests/found/test_environments.py has another such environment
 def test_rounds_of_an_environment_that_cannot_go_on_begin_new_episodes(small_config: Callable[..., Config]) -> None:
     minatar = {"id": "MinAtar/Breakout-v1", "backend": "gymnasium"}
-    config = small_config(env=minatar, budget_frames=1_500, schedule={"name": "sync"}, logger={"every_seconds": 0.01})
+    schedule = {"name": "sync", "frames_per_update": 40.0}
+    config = small_config(env=minatar, budget_frames=1_500, schedule=schedule, logger={"every_seconds": 0.01})
     folder = Path(str(config.run_dir))
     stop_at(folder, 400)
     train(config, ["first"])
