@@ -56,7 +56,7 @@ class OpponentPool:
         self, config: OpponentsConfig, numel: int, num_workers: int, checkpoints: Sequence[Tensor] = ()
     ) -> None:
         self.config, self.size, self._done = config, config.pool_size, 0.0
-        self._written: set[str] = set()  # files that this process has written or loaded
+        self.written: set[str] = set()  # files that this process has written or loaded
         slots = self.size + len(checkpoints)
         self.weights = torch.zeros(slots, numel).share_memory_()
         self._words = torch.zeros(2, slots, dtype=torch.int64).share_memory_()
@@ -81,7 +81,7 @@ class OpponentPool:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._open()
-        self._written = set()
+        self.written = set()
 
     def __len__(self) -> int:
         return int((self.version[: self.size] > 0).sum())
@@ -169,11 +169,11 @@ class OpponentPool:
         """
         others = {f"checkpoint_{slot - self.size}.pt": slot for slot in range(self.size, len(self.version))}
         for name, slot in {**self._files(), **others}.items():
-            known = name in self._written or name in others  # else it may be a later file, from before a resume
+            known = name in self.written or name in others  # else it may be a later file, from before a resume
             if not known or not (folder / name).exists():
                 state = {"weights": self.weights[slot].clone(), "frames": int(self.frames[slot])}
                 checkpoint.write_aside(state, folder / name)
-                self._written.add(name)
+                self.written.add(name)
         folder.mkdir(exist_ok=True)
         run_folder.write_json(folder / "results.json", {"opponents": self.table()})
 
@@ -203,7 +203,7 @@ class OpponentPool:
             warn: takes a sentence about each snapshot that is damaged or missing.
         """
         if kept is None:
-            self._load_newest(folder, warn)
+            load_newest(self, folder, warn)
             return
         checkpoints = self.version[self.size :].copy()
         self._words.copy_(kept["words"])
@@ -217,7 +217,7 @@ class OpponentPool:
         for name, slot in self._files().items():
             try:
                 self.weights[slot].copy_(policy_weights(folder / name, self.weights.shape[1]))
-                self._written.add(name)
+                self.written.add(name)
             except ReadError as error:
                 warn(f"{error}; the other snapshots are used")
                 self.version[slot] = self.frames[slot] = 0
@@ -226,19 +226,6 @@ class OpponentPool:
             self._chances.copy_(kept["chances"])
         else:
             self.rebalance()
-
-    def _load_newest(self, folder: Path, warn: Callable[[str], None]) -> None:
-        paths = sorted(folder.glob("snapshot_*.pt"))
-        if paths:
-            self.version[: self.size] = self.frames[: self.size] = 0
-        for path in paths[-self.size :]:
-            try:
-                weights, frames = policy_weights(path, self.weights.shape[1]), checkpoint.load(path, "frames")["frames"]
-            except ReadError as error:
-                warn(f"{error}; the other snapshots are used")
-                continue
-            self.add(weights, frames)
-            self._written.add(path.name)
 
 
 class NoPool:
@@ -266,6 +253,21 @@ class NoPool:
 
     def load(self, folder: Path, kept: dict[str, Any] | None, warn: Callable[[str], None]) -> None:
         """There is nothing to go on from."""
+
+
+def load_newest(pool: OpponentPool, folder: Path, warn: Callable[[str], None]) -> None:
+    """Fill a pool with the newest snapshots in `folder`; `warn` takes a sentence about each one that is damaged."""
+    paths = sorted(folder.glob("snapshot_*.pt"))
+    if paths:
+        pool.version[: pool.size] = pool.frames[: pool.size] = 0
+    for path in paths[-pool.size :]:
+        try:
+            weights, frames = policy_weights(path, pool.weights.shape[1]), checkpoint.load(path, "frames")["frames"]
+        except ReadError as error:
+            warn(f"{error}; the other snapshots are used")
+            continue
+        pool.add(weights, frames)
+        pool.written.add(path.name)
 
 
 def open_pool(config: Config, run_dir: Path, numel: int, num_workers: int) -> OpponentPool:
