@@ -3,9 +3,9 @@
     python -m benchmarks.evaluator [--json FILE]
 
 The collector, learner and evaluator of the trainer on CartPole. The policy is trained first, so greedy episodes are as
-long as in a run. ``as the preset has it``: an evaluation every 2,500 frames, collection and
-learning held to the preset's ratio. ``all the time``: the next evaluation begins when one ends, and nothing holds
-collection or learning back, so this is the most that the evaluator can take. It runs at ``evaluator.nice``.
+long as in a run. `as the preset has it`: an evaluation every 2,500 frames, collection and
+learning held to the preset's ratio. `all the time`: the next evaluation begins when one ends, and nothing holds
+collection or learning back, so this is the most that the evaluator can take. It runs at `evaluator.nice`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m benchmarks.gpu [--json FILE] [--minutes 2]
 
 Whole training runs by the trainer's loop. Idle time is the time in which neither a kernel nor a copy ran, measured by
-the profiler in some further seconds of that loop; ``nvidia-smi`` samples the utilisation during the run. Without a
+the profiler in some further seconds of that loop; `nvidia-smi` samples the utilisation during the run. Without a
 CUDA device one sentence says so.
 """
 

@@ -275,7 +275,7 @@ def test_killed_local_agents_are_named_and_come_again(applier: str, small_config
     log = (folder / "log.txt").read_text()
     for pid in killed:
         assert re.search(
-            rf"the agent local_[01] \(pid {pid}\) died: it was ended by signal SIGKILL; it is started anew", log
+            rf"the agent local_[01] \(pid {pid}\) died: it was ended by signal SIGKILL; it is restarted", log
         )
     row = [row for row in rows_of(folder) if "optimizer_steps" in row][-1]
     counted = flat(config)["shared"]

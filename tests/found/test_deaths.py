@@ -119,7 +119,7 @@ def test_a_learner_without_a_checkpoint_goes_on_from_the_weights_on_its_board(
     assert distance < 0.05  # a random network is 0.5 away
     until(lambda: published_updates(plan) > made + 50)
     log = (Path(str(config.run_dir)) / "log.txt").read_text()
-    assert f"it is started anew from the weights that it published after {made} updates: " in log
+    assert f"it is restarted from the weights that it published after {made} updates: " in log
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_a_killed_learner_leaves_no_words_of_pythons_own(tmp_path: Path):
         output = run.run_dir / "output" / "learner_1.txt"
         (learner,) = [pid for pid in run.children().values() if pid and output in open_files(pid)]
         os.kill(learner, signal.SIGKILL)
-        run.until(lambda: "it is started anew" in run.events())
+        run.until(lambda: "it is restarted" in run.events())
         run.process.send_signal(signal.SIGTERM)
         assert run.ended() == 143
         assert "resource_tracker" not in run.said and "Traceback" not in run.said

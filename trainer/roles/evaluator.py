@@ -113,13 +113,13 @@ class Judge:
         self.agents = all_of(self._world.agents)
 
     def evaluate(self, weights: Tensor, frames: int, taken_at: float) -> Evaluation | None:
-        """Greedy episodes with `weights`, float32 [sum of numel]; always on the same seeds.
+        """Play greedy episodes with `weights`, float32 [sum of numel], always with the same seeds.
 
-        The best policy so far that another process had found is played here first: the figure that it was kept with is
-        of that one's environments, and they may draw a problem when they are made.
+        A best policy that another process has found is played here first: its mean return is of other environments,
+        which may differ by what their constructors draw.
 
         Returns:
-            what they brought; None where `watch` said that the rest is not to be played.
+            The evaluation; None if `watch` returned False.
         """
         start = time.monotonic()
         if self._kept is not None:
@@ -184,7 +184,7 @@ def run(
     config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path, weights: Tensor, pulse: Tensor,
     pipe: Connection,
 ) -> None:  # fmt: skip
-    """Body of the process: a request `(frames, taken_at)` is answered by an :class:`Evaluation` or an error text.
+    """Body of the process: a request `(frames, taken_at)` is answered by an `Evaluation` or an error text.
 
     Args:
         config: the run.

@@ -182,8 +182,8 @@ class SharedAgent:
     def metrics(self, number: int) -> dict[str, float]:
         """Of a local agent: mean number of the others' updates between its weights and its gradient; overlaps."""
         own = self.counts[number]
-        figures = {"staleness_updates": float(own[STALENESS] / max(1, own[APPLIED]))}
-        return figures if self.mode == "locked" else {**figures, "overlapped_updates": int(own[OVERLAPPED])}
+        metrics = {"staleness_updates": float(own[STALENESS] / max(1, own[APPLIED]))}
+        return metrics if self.mode == "locked" else {**metrics, "overlapped_updates": int(own[OVERLAPPED])}
 
     def dismiss(self) -> None:
         """Nothing to do: nobody waits for the main process."""

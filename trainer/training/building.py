@@ -54,7 +54,7 @@ def describe(config: Config) -> list[tuple[str, EnvSpec]]:
     """Agents of the user's environment, and what each of them sees and does; nothing of it runs in this process.
 
     Raises:
-        ConfigError: the configuration cannot be for what it is.
+        ConfigError: the configuration does not fit the environment.
         EnvError: it cannot be made or trained on, or its process died or hung as it was looked at.
     """
     said = EverySeconds(SAY_EVERY_S)

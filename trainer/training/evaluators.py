@@ -27,32 +27,32 @@ class Evaluator(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether an evaluation that was asked for has not been handed out."""
+        """Whether there is an evaluation that was requested and not returned by `poll`."""
 
     def start(self) -> None:
-        """Start its process, or make its environments."""
+        """Start the process, or make the environments."""
 
     def request(self) -> None:
-        """Evaluate the weights of now, or, while it is busy, those of the moment it is free."""
+        """Evaluate the present weights, or, if it is busy, those when it is free again."""
 
     def poll(self) -> Evaluation | None:
-        """A finished evaluation, once, if there is one."""
+        """A finished evaluation; each is returned once, None if there is none."""
 
     def stop(self) -> None:
-        """Ask it to close its environments and to end; waits for nothing."""
+        """Ask it to close its environments and to end, without waiting."""
 
     def close(self) -> None:
-        """Close what is left of it, once it has ended. Safe to call twice."""
+        """Close it after its end. Safe to call twice."""
 
 
 class RemoteEvaluator:
-    """The evaluator's process; an evaluation at which one died is made again by the one that takes its place.
+    """The evaluator in a process of its own; if it dies during an evaluation, the restarted one repeats it.
 
     Args:
-        config: the run.
-        run_dir: its folder.
+        config: of the run.
+        run_dir: the run folder.
         learners: whose weights are evaluated.
-        supervisor: watches over it.
+        supervisor: of the process.
     """
 
     def __init__(self, config: Config, run_dir: Path, learners: Learners, supervisor: Supervisor) -> None:
@@ -101,7 +101,7 @@ class RemoteEvaluator:
         return self._busy
 
     def request(self) -> None:
-        """Evaluate the weights of now, or, while it is busy, those of the moment it is free."""
+        """Evaluate the present weights, or, if it is busy, those when it is free again."""
         self._wanted = True
         self._send()
 
@@ -111,7 +111,9 @@ class RemoteEvaluator:
         self._weights.copy_(self._learners.flat())
         self._busy, self._wanted = True, False
         self._pulse[0] = max(time.monotonic(), float(self._pulse[0]))  # its silence begins here
-        self._piped.send((self._learners.total_frames(), time.monotonic()))  # of now: it may have been asked long ago
+        self._piped.send(
+            (self._learners.total_frames(), time.monotonic())
+        )  # not those at the request, which may be long ago
 
     def _hear(self, answer: Evaluation | str) -> str:
         if isinstance(answer, str):
@@ -168,7 +170,7 @@ class LocalEvaluator:
         return self._result is not None
 
     def request(self) -> None:
-        """Evaluate the weights of now."""
+        """Evaluate the present weights."""
         flat: Tensor = self._learners.flat()
         with seeds.apart({}):
             self._result = self._judges[0].evaluate(flat, self._learners.total_frames(), time.monotonic())

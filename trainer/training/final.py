@@ -1,7 +1,7 @@
-"""What comes behind the training: fresh episodes of the last and of the best policy, and the league of self-play.
+"""After the training: the final evaluation of the last and the best policy, and the league of self-play.
 
-Both are done beside the main process, within a time of their own, and what they have brought when that is over, or when
-their process fails, is kept. A league that cannot be played costs a warning.
+Each runs as a task in another process, with a time limit. Results up to the limit, or to a failure of the process,
+count. If the league fails there is only a warning.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ LONGEST_LEAGUE_S = 120.0  # unless evaluator.final_max_seconds says something el
 
 
 def finish(system: System, summary: dict[str, Any]) -> None:
-    """Final evaluation and league of a system that is closed; their figures go into `summary`.
+    """Run the final evaluation and the league of a closed system, and add their metrics to `summary`.
 
     Raises:
-        RunFailed: the final evaluation failed too often; `summary` has what it had played.
+        RunFailed: the final evaluation failed too often; `summary` has the results until then.
     """
     config = system.config
     limit_s = config.evaluator.final_max_seconds
@@ -43,15 +43,14 @@ def finish(system: System, summary: dict[str, Any]) -> None:
 
 
 def final_evaluation(system: System, summary: dict[str, Any], seconds: float) -> None:
-    """Fresh greedy episodes of the last and of the best policy, in one world; `eval_*` is the best one's.
+    """Play fresh greedy episodes of the last and the best policy; the metrics `eval_*` are those of the best one.
 
-    "Best" was chosen by the run's evaluations, the last policy's among them, on other episodes: its figure here is not
-    the maximum it was chosen by.
+    The best policy was chosen by evaluations on other episodes, so its return here is not biased by the choice.
 
     Args:
-        system: that has trained.
-        summary: takes the figures.
-        seconds: that it may take; what has been played by then is kept.
+        system: after the training.
+        summary: takes the metrics.
+        seconds: time limit; episodes that have ended by then count.
 
     Raises:
         RunFailed: its process failed too often.
@@ -63,7 +62,7 @@ def final_evaluation(system: System, summary: dict[str, Any], seconds: float) ->
     def take(found: tuple[str, int, list[Episodes], bool]) -> None:
         name, frames, episodes, ended = found
         played[name] = episodes
-        told = {"frames": frames, **_figures(episodes)}
+        told = {"frames": frames, **_metrics_of(episodes)}
         row.update({f"final_{name}_{key}": value for key, value in told.items() if value is not None})
         if ended:
             loggers.event(f"final evaluation, {name} policy: {in_words(config, episodes, seconds)}", role="evaluator")
@@ -79,17 +78,17 @@ def final_evaluation(system: System, summary: dict[str, Any], seconds: float) ->
         beside(config, task, loggers.event)
     except TaskFailed as error:
         many = " and ".join(f"{len(own[0].returns)} of the {name} policy" for name, own in played.items())
-        kept = f"episodes that ended are kept, {many}" if many else "only its figures are missing"
+        kept = f"episodes that ended are kept, {many}" if many else "only its metrics are missing"
         text = f"{error}: the training is whole, {kept}; python -m trainer.eval {system.run_dir} plays others"
         raise RunFailed(text, "evaluator", error.traceback, error.pid) from error
     finally:
-        summary |= figures([plan.name for plan in system.learners.acting], played)
+        summary |= summary_metrics([plan.name for plan in system.learners.acting], played)
         if played:
             loggers.write(row)
 
 
 def in_words(config: Config, played: Sequence[Episodes], seconds: float) -> str:
-    """What final episodes brought, how many there were, and why they were fewer than asked for."""
+    """The result of a final evaluation in words: return, number of episodes, and why there are fewer than asked for."""
     returns = [value for own in played for value in own.returns]
     asked, done, cut = config.evaluator.final_episodes, len(played[0].returns), played[0].cut
     if not returns:
@@ -103,7 +102,7 @@ def in_words(config: Config, played: Sequence[Episodes], seconds: float) -> str:
 
 
 def cut_in_words(config: Config, done: int, cut: int, asked: int) -> str:
-    """What to say of episodes that were cut, behind how many there were."""
+    """The end of a sentence about episodes: how many were cut."""
     fewer = (
         f", {asked - done} of {asked} were not played, as their environments still were in those"
         if done < asked
@@ -112,8 +111,8 @@ def cut_in_words(config: Config, done: int, cut: int, asked: int) -> str:
     return f"; {cut} of them were cut at evaluator.max_episode_steps={config.evaluator.max_episode_steps}{fewer}"
 
 
-def _figures(played: Sequence[Episodes]) -> dict[str, float | int | None]:
-    """Of one policy's episodes; None of what takes an episode that has ended."""
+def _metrics_of(played: Sequence[Episodes]) -> dict[str, float | int | None]:
+    """Metrics of one policy's episodes; None for a mean without episodes."""
     returns = [value for own in played for value in own.returns]
     return {
         "return_mean": float(np.mean(returns)) if returns else None,
@@ -123,10 +122,10 @@ def _figures(played: Sequence[Episodes]) -> dict[str, float | int | None]:
     }
 
 
-def figures(names: Sequence[str], played: dict[str, list[Episodes]]) -> dict[str, Any]:
-    """For summary.json: of the best policy, and the mean of the last one; None where no episode ended."""
-    found: dict[str, Any] = {f"eval_{key}": value for key, value in _figures(played.get("best", [])).items()}
-    last = _figures(played.get("last", []))
+def summary_metrics(names: Sequence[str], played: dict[str, list[Episodes]]) -> dict[str, Any]:
+    """Metrics of summary.json: of the best policy, and the mean of the last one; None if no episode ended."""
+    found: dict[str, Any] = {f"eval_{key}": value for key, value in _metrics_of(played.get("best", [])).items()}
+    last = _metrics_of(played.get("last", []))
     found |= {f"eval_last_{key}": last[key] for key in ("return_mean", "episodes")}
     if len(names) > 1 and played.get("best"):
         found["eval_return_mean_by_agent"] = {
@@ -136,7 +135,7 @@ def figures(names: Sequence[str], played: dict[str, list[Episodes]]) -> dict[str
 
 
 def report(system: System, evaluation: Evaluation) -> None:
-    """An evaluation to the loggers."""
+    """Report an evaluation to the loggers."""
     best, count = ", the best so far" if evaluation.best else "", len(evaluation.returns)
     cut = cut_in_words(system.config, count, evaluation.cut, evaluation.asked) if evaluation.cut else ""
     system.loggers.event(
@@ -167,7 +166,7 @@ def report(system: System, evaluation: Evaluation) -> None:
 
 
 def _league(system: System, summary: dict[str, Any], seconds: float) -> None:
-    """The league of `evaluator.league_games` a pair; where it cannot be played, that is told."""
+    """Play the league with `evaluator.league_games` games for each pair; a failure is only a warning."""
     config, run_dir, loggers = system.config, system.run_dir, system.loggers
     asked = config.evaluator.league_games
     task = Task(

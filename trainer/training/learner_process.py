@@ -1,4 +1,4 @@
-"""A process in which an agent learns, as the main process sees it: a learner, or a local agent, which also plays."""
+"""The process of a learner, or of a local agent, which also plays, as the main process sees it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from trainer.roles.agents import AgentPlan, published_updates
 from trainer.training.processes import Piped
 from trainer.training.supervisor import Event, Role, Supervisor
 
-CLOSING_S = 120.0  # that one may take to save its last checkpoint, a large replay too, and to end
+CLOSING_S = 120.0  # time to save the last checkpoint, which may have a large replay, and to end
 
 
 class LearnerProcess:
-    """An agent's process; another one takes its place when it dies or hangs.
+    """The process of an agent, which is restarted when it dies or hangs.
 
-    Until that is up, the agent's limits stay what they were: frames that nobody learns from in time are not collected.
+    During a restart the agent's limits stay, so that collection does not run ahead of learning.
 
     Args:
-        plan: the agent.
-        start: starts the process with its end of a pipe; told how many there were before.
-        supervisor: watches over it.
-        event: is told of checkpoints that could not be written, as `Loggers.event` is.
-        called: before its agent's name in sentences.
-        source: says what another one in its place goes on from.
-        plays: it has environments, which may hang as they are made; until it is up it has nothing to save.
-        before: what is done before another one takes its place.
+        plan: of the agent.
+        start: starts the process, with its end of a pipe and the number of restarts.
+        supervisor: of the process.
+        event: takes a warning about checkpoints that could not be written, as `Loggers.event`.
+        called: words before the agent's name in sentences.
+        source: words for what a restarted process goes on from.
+        plays: whether it has environments, which may hang when they are made; before its start it has nothing to save.
+        before: called before a restart.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class LearnerProcess:
                 heartbeat=lambda: float(plan.board.learner_heartbeat[0]),
                 hang_s=plan.config.agents.hang_seconds,
                 before=before,
-                then=lambda: f"; it is started anew{source(plan)}",
+                then=lambda: f"; it is restarted{source(plan)}",
                 known_as=name,
                 agent=plan.name,
                 closing_s=CLOSING_S,
@@ -70,7 +70,7 @@ class LearnerProcess:
 
     @property
     def restarts(self) -> int:
-        """How often another process took its place."""
+        """Number of restarts."""
         return self.supervised.restarts
 
     @property
@@ -80,11 +80,11 @@ class LearnerProcess:
 
     @property
     def up(self) -> bool:
-        """Whether it has started: until then its sign of life lies ahead."""
+        """Whether it has started; before that the time of its sign of life is in the future."""
         return float(self.plan.board.learner_heartbeat[0]) <= time.monotonic()
 
     def expect(self, plan: AgentPlan, found: dict[str, Any]) -> None:
-        """Know what a checkpoint says of the updates made, if it is of this agent's `plan`."""
+        """Take the number of updates from a checkpoint, if it is of this agent."""
         if plan is not self.plan:
             return
         self.limiter.load_state_dict(found["limiter"])
@@ -92,12 +92,12 @@ class LearnerProcess:
             self.limiter.begin_again(int(plan.board.lost_at[0]), int(plan.board.episodes_before[0]))
 
     def settled(self) -> bool:
-        """Whether it has made every update that its agent's frames owe it."""
+        """Whether it has made all updates that are due."""
         self.limiter.updates = int(self.plan.board.updates[0])
         return self.limiter.settled(self.plan.board.total_frames(), self.plan.board.total_episodes())
 
     def listen(self) -> None:
-        """Take what it reports."""
+        """Read its messages."""
         if self._piped is not None:
             self._piped.listen()
 
@@ -126,7 +126,7 @@ class LearnerProcess:
 
 
 def newest_weights(plan: AgentPlan) -> str:
-    """What a learner's process goes on from in a dead one's place, for a sentence."""
+    """The end of a sentence: what a restarted learner goes on from."""
     made = published_updates(plan)
     lost = int(plan.board.updates[0]) - made
     return (

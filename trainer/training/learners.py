@@ -1,7 +1,7 @@
-"""What learns in a run, as one protocol: in this process, in processes of their own, or by a shared optimiser.
+"""The learning side of a run as one protocol: in this process, in other processes, or with a shared optimiser.
 
-The run's other parts ask these questions and know none of the three: `trainer.training.local_learners`,
-`trainer.training.remote_learners`, `trainer.training.shared_learners`.
+Other parts of a run use only this protocol. It has three implementations: `trainer.training.local_learners`,
+`trainer.training.remote_learners` and `trainer.training.shared_learners`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Learners(Protocol):
     """The learning side of a run.
 
     Attributes:
-        plans: of all agents, in their order.
-        acting: of those that an evaluation plays by, in their order.
-        local: learners in this process, frozen ones too.
-        remote: processes of the others.
+        plans: of all agents.
+        acting: plans of the agents whose policies an evaluation plays.
+        local: learners in this process, with frozen ones.
+        remote: processes of the other learners.
     """
 
     plans: list[AgentPlan]
@@ -44,58 +44,58 @@ class Learners(Protocol):
         """Start the processes."""
 
     def total_frames(self) -> int:
-        """Transitions that count against the budget."""
+        """Number of transitions that count for the budget."""
 
     def settled(self) -> bool:
-        """Whether every update is made that the frames owe."""
+        """Whether all due updates are made."""
 
     def open_limits(self) -> None:
         """Let the collectors go as far as every agent's limiter allows."""
 
     def work(self) -> bool:
-        """A chunk of the updates that are due in this process; whether there was any."""
+        """Make a chunk of due updates in this process; returns whether there was any."""
 
     def waited(self, seconds: float) -> None:
-        """Count a moment in which nothing was due."""
+        """Count time in which no update was due."""
 
     def begin_round(self) -> None:
-        """Let exploration follow from the frames of now, until the round is over."""
+        """Set the frames that exploration depends on during the round."""
 
     def round_updates(self) -> Iterator[None]:
-        """Make all updates that a round owes, a chunk between two values."""
+        """Make all updates of a round, one chunk for each yield."""
 
     def publish(self) -> None:
-        """Hand the collectors a new version of all weights; waits for none of them."""
+        """Publish a new version of all weights to the collectors, without waiting."""
 
     def flat(self) -> Tensor:
-        """The weights of now of who acts, float32 [sum of numel] on the CPU, one agent behind the other."""
+        """The present weights of all acting agents, one after another, float32 [sum of numel] on the CPU."""
 
     def metrics(self, failed: bool) -> dict[str, dict[str, float]]:
-        """How learning goes, by agent; waits for the device.
+        """Metrics of learning by agent; waits for the device.
 
         Args:
-            failed: leave out what says whether a loss was finite.
+            failed: whether a loss was not finite; then these metrics are left out.
 
         Raises:
-            NotFinite: the loss of an agent that is alone was NaN or infinite. One of several acts on by its last good
-                weights instead, learns no more, and is named.
+            NotFinite: the loss of the only agent was NaN or infinite. One of several agents stops learning instead,
+                acts on by its last finite weights, and an event names it.
         """
 
     def totals(self, rows: Sequence[Row]) -> Row:
-        """What the run's row says otherwise than the joined `rows` of the agents."""
+        """Metrics of the run that replace those of the agents' joined rows."""
 
     def check_losses(self) -> None:
-        """Wait for the device, once training is over.
+        """Wait for the device after the training.
 
         Raises:
-            NotFinite: the loss of an agent that is alone was NaN or infinite.
+            NotFinite: the loss of the only agent was NaN or infinite.
         """
 
     def save(self, frames: int) -> None:
-        """Keep every agent's checkpoint after `frames` frames.
+        """Save a checkpoint of every agent after `frames` frames.
 
         Raises:
-            OSError: the disk refuses.
+            OSError: one could not be written.
         """
 
     def load_replay(self, plan: AgentPlan, found: dict[str, Any]) -> None:
@@ -115,7 +115,7 @@ class Learners(Protocol):
         """
 
     def report(self) -> dict[str, int]:
-        """For the summary: rows drawn anew, and processes that took another's place."""
+        """For the summary: rows that were drawn again, and restarts of processes."""
 
     def replay_bytes(self) -> int:
         """Of the replay, written by the last checkpoint."""

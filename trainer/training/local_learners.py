@@ -129,7 +129,7 @@ class LocalLearners:
             learner.publish()
 
     def flat(self) -> Tensor:
-        """All agents' weights of now."""
+        """The present weights of all agents."""
         return torch.cat([learner.flat() for learner in self.local])
 
     def metrics(self, failed: bool) -> dict[str, dict[str, float]]:

@@ -1,6 +1,6 @@
-"""How processes are started: the only file that does, but for TorchRL's collector (`trainer.training.collectors`).
+"""Start processes; besides TorchRL's collector (`trainer.training.collectors`) no other file does.
 
-All of them come from one fork server that has imported torch once. It is a role like the others: it may die.
+All processes come from one fork server, which has imported torch once. It has a role like the others, as it may die.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trainer.host.errors import LOST, RunFailed
 from trainer.host.signals import STOPPING
 from trainer.training.supervisor import Handle, Role
 
-END_KNOWN_S = 1.0  # until its end can be waited for, once that of a process that came from it is known
+END_KNOWN_S = 1.0  # time in which the fork server's end is found, after that of one of its processes
 POLL_S = 1e-3
 
 
@@ -36,11 +36,11 @@ def spawn(target: Callable[..., None], args: tuple[Any, ...], name: str) -> Base
 
 
 class Piped:
-    """A process of `multiprocessing` with this one's end of its pipe; see `trainer.training.supervisor.Handle`.
+    """A process of `multiprocessing` with a pipe, as a `trainer.training.supervisor.Handle`.
 
     Args:
-        start: starts it with its end.
-        hear: takes a message; what tells of its end is given back as a text, of `trainer.host.errors.error_text`.
+        start: starts the process with its end of the pipe.
+        hear: takes a message; returns the text of an error, from `trainer.host.errors.error_text`, else "".
     """
 
     def __init__(self, start: Callable[[Connection], BaseProcess], hear: Callable[[Any], str]) -> None:
@@ -66,16 +66,16 @@ class Piped:
 
     @property
     def closed(self) -> bool:
-        """Its end is waited for."""
+        """False: the end of the run waits for it."""
         return False
 
     def problem(self) -> str:
-        """Take what it tells; it has no problems but those."""
+        """Read its messages; it has no other problems."""
         self.listen()
         return ""
 
     def listen(self, timeout_s: float = 0.0) -> None:
-        """Take all messages that there are, and wait for the first one."""
+        """Read all messages; waits up to `timeout_s` for the first one."""
         try:
             while not self.pipe.closed and self.pipe.poll(timeout_s):
                 self.told, timeout_s = self._hear(self.pipe.recv()) or self.told, 0.0
@@ -85,7 +85,7 @@ class Piped:
             self.ended_at = min(self.ended_at, time.monotonic())
 
     def send(self, message: Any) -> None:
-        """Tell it something; of one that is dead its supervisor finds that."""
+        """Send a message; does nothing if the process is dead, which its supervisor finds."""
         try:
             self.pipe.send(message)
         except OSError:
@@ -96,7 +96,7 @@ class Piped:
         self._process.join()
 
     def kill(self) -> None:
-        """End it at once, and take what it told last."""
+        """Kill it, and read its last messages."""
         self._process.kill()
         self._process.join()
         self.listen()
@@ -104,10 +104,10 @@ class Piped:
 
 
 def fork_server(processes: Callable[[], Sequence[Handle]]) -> Role:
-    """The role of the fork server; those that came from it die with it.
+    """The role of the fork server; its processes die with it.
 
     Args:
-        processes: that came from it: they may be known to be lost a little before its own end is.
+        processes: that came from it; their end may be found before its own.
     """
     known: set[int | None] = set()
     return Role(
@@ -116,7 +116,7 @@ def fork_server(processes: Callable[[], Sequence[Handle]]) -> Role:
         start=lambda: _Server(processes, known),
         heartbeat=time.monotonic,  # it only serves; one that somebody stopped is let go on
         hang_s=math.inf,
-        then=lambda: ", and all that came from it; it is started anew",
+        then=lambda: ", and all that came from it; it is restarted",
     )
 
 

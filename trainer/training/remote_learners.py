@@ -73,7 +73,7 @@ class RemoteLearners:
         self._here.publish()
 
     def flat(self) -> Tensor:
-        """All agents' weights of now: those on the board, where another process has an agent."""
+        """The present weights of all agents; for an agent in another process those on its board."""
         learners = [(plan, self._here.find(plan)) for plan in self.plans]
         return torch.cat([published(plan) if learner is None else learner.flat() for plan, learner in learners])
 

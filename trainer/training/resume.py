@@ -94,7 +94,9 @@ def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
     loggers = system.loggers
     found = checkpoint.newest(plan.folder, partial(_set_aside, system, plan.name), *OF_AGENT)
     if found is None:
-        loggers.event(f"warning: there is no checkpoint in {plan.folder} yet: {plan.name} begins anew", agent=plan.name)
+        loggers.event(
+            f"warning: there is no checkpoint in {plan.folder} yet: {plan.name} begins from the start", agent=plan.name
+        )
         return False
     board, of_workers, lost = plan.board, found["frames_of_workers"], False
     if len(of_workers) == len(board.frames):

@@ -90,7 +90,7 @@ class SharedLearners:
         """The shared weights are there for everyone."""
 
     def flat(self) -> Tensor:
-        """The shared weights of now."""
+        """The present shared weights."""
         self.agent.pull(None, self.updater.trained)
         return flat_weights(self.updater)
 

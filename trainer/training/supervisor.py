@@ -1,8 +1,8 @@
-"""The one place that watches, names, counts and restarts processes, whatever their role.
+"""Watch and restart the processes of all roles; no other file does.
 
-A role is a value, `Role`: what it is called, how it is started, its signs of life, what is done before another process
-takes its place. `Supervised` is one process of a role, and `Supervisor` all those of a run with the fork server that
-they come from. `trainer.training.processes` is what starts them.
+`Role` describes a role: its name, how a process is started, its signs of life, and what happens before a restart.
+`Supervised` is one process of a role; `Supervisor` has all processes of a run, with the fork server that they come
+from. `trainer.training.processes` starts them.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from trainer.host import programs
 from trainer.host.errors import RunFailed, exit_words, one_too_many, split_error
 from trainer.memory.pulse import Silence
 
-AGAIN_S = 2.0  # until a process is tried again for which there was no room
-EXIT_S = 3.0  # that a process may take to end once it has told why it does, or closed its pipe
-SHUTDOWN_S = 4.0  # until one that is to end, and shows no sign of life, is killed
-POLL_S = 2e-3  # between two looks at processes that end
+AGAIN_S = 2.0  # time until the next attempt to start a process, after one failed
+EXIT_S = 3.0  # time in which a process must end after it has reported an error, or closed its pipe
+SHUTDOWN_S = 4.0  # time without a sign of life, after which a process that must end is killed
+POLL_S = 2e-3  # sleep while waiting for processes to end
 
 Event = Callable[..., None]  # as `Loggers.event`
 
 
 class Handle(Protocol):
-    """A process that was started, as the main process holds it."""
+    """A started process, as the main process sees it."""
 
     @property
     def pid(self) -> int | None:
@@ -37,44 +37,44 @@ class Handle(Protocol):
 
     @property
     def exitcode(self) -> int | None:
-        """As that of `multiprocessing.Process`; None while it runs."""
+        """As in `multiprocessing.Process`; None while it runs."""
 
     @property
     def told(self) -> str:
-        """Why it ends, as `trainer.host.errors.error_text` puts it; "" if it has not said so."""
+        """The error that it has reported, from `trainer.host.errors.error_text`; "" for none."""
 
     @property
     def ended_at(self) -> float:
-        """When it said that, or closed its pipe, in seconds of `time.monotonic`; infinity before."""
+        """When it reported the error, or closed its pipe, in seconds of `time.monotonic`; infinity before."""
 
     @property
     def closed(self) -> bool:
-        """Whether there is nothing to wait for at the run's end, though it runs."""
+        """Whether the end of the run need not wait for it, although it runs."""
 
     def problem(self) -> str:
-        """Take what it tells; why it must be replaced though it lives, or ""."""
+        """Read its messages; returns why it must be replaced although it runs, or ""."""
 
     def kill(self) -> None:
-        """End it at once, and wait for that. Safe to call twice."""
+        """Kill it, and wait for its end. Safe to call twice."""
 
 
 @dataclass(frozen=True)
 class Role:
-    """What the processes of a role differ in.
+    """A role of processes.
 
     Args:
-        role: of its events, as "evaluator".
-        name: of a process in sentences, by its id, which may not be known.
-        start: starts one; OSError, EOFError and RuntimeError mean that the machine has no room for it.
-        heartbeat: when it last showed life, in seconds of `time.monotonic`; one that lies ahead gives it time.
-        hang_s: without a sign of life it is taken for hung.
-        before: what is done before another one takes its place.
-        then: how a sentence about its end closes.
-        when: of its death, as " after 100 frames", for a sentence.
-        known_as: in the line above its traceback; None: "the" and its role.
-        agent: whose it is; "" where it is not one agent's.
-        closing_s: that it may take to end at the run's end, as long as it shows life.
-        waits_for_start: whether one that is not yet up is waited for then.
+        role: name of the role in events, as "evaluator".
+        name: name of a process in sentences, by its process id, which may be None.
+        start: starts a process; raises OSError, EOFError or RuntimeError if the machine has no room for it.
+        heartbeat: time of the last sign of life, in seconds of `time.monotonic`; a time in the future gives it longer.
+        hang_s: time without a sign of life, after which it counts as hung.
+        before: called before a restart.
+        then: end of the sentence about its death.
+        when: time of its death for that sentence, as " after 100 frames".
+        known_as: its name above a traceback; None: "the" and its role.
+        agent: that it belongs to, "" for none.
+        closing_s: time that it may take to end at the end of the run, while it shows life.
+        waits_for_start: whether the end of the run waits for one that is still starting.
     """
 
     role: str
@@ -92,13 +92,13 @@ class Role:
 
 
 class Supervised:
-    """A process of a run: when it dies, hangs or must be replaced, another one takes its place.
+    """A process of a run, which is restarted when it dies, hangs or must be replaced.
 
     Args:
-        role: what it is.
-        faults: how often it may fail.
-        event: is told of every failure.
-        before_start: called before a process is started.
+        role: of the process.
+        faults: the section `faults`.
+        event: takes a sentence about every failure, as `Loggers.event`.
+        before_start: called before every start.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Supervised:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that is there now."""
+        """Id of the present process."""
         return None if self.process is None else self.process.pid
 
     @property
@@ -122,7 +122,7 @@ class Supervised:
         return self.process is not None and self.process.exitcode is None
 
     def start(self) -> None:
-        """Start it; where the machine has no room for it, that is a failure, and it is tried again.
+        """Start it. If the machine has no room for it, that counts as a failure, and `check` tries again.
 
         Raises:
             RunFailed: it failed more often than `faults.max_failures` allows.
@@ -140,7 +140,7 @@ class Supervised:
             self._tell(f"{self.name()} {why}; it is tried again: make room in /dev/shm, or for memory or tasks")
 
     def check(self) -> None:
-        """Start another one if it is gone; cheap enough for every wait.
+        """Restart it if it has died or hangs; cheap enough for every wait.
 
         Raises:
             RunFailed: it failed more often than `faults.max_failures` allows.
@@ -162,11 +162,11 @@ class Supervised:
             self._replace(problem, "")
 
     def silent(self) -> bool:
-        """Whether it has shown no sign of life for too long; to be asked now and then."""
+        """Whether it has shown no sign of life for too long; must be called regularly."""
         return self._silence.too_long(self.role.heartbeat())
 
     def death(self) -> tuple[str, str] | None:
-        """Why it died, in words, and its own traceback; None while it lives."""
+        """Why it died, in words, and its traceback; None while it lives."""
         process = self.process
         if process is None or (process.exitcode is None and time.monotonic() <= process.ended_at + EXIT_S):
             return None
@@ -189,14 +189,14 @@ class Supervised:
             raise RunFailed(f"{self.name()} {why}{often}", self.role.role, traceback, self.pid) from cause
 
     def name(self) -> str:
-        """Of its process, for a sentence."""
+        """Name of the process in sentences."""
         return self.role.name(self.pid)
 
     def _tell(self, text: str) -> None:
         self._event(text, role=self.role.role, agent=self.role.agent, pid=self.pid)
 
     def closing(self) -> bool:
-        """Whether it has not ended, and shows life; to be asked in turns once it is to end."""
+        """Whether the end of the run still waits for it; called repeatedly at the end."""
         if math.isnan(self._ending_until):
             self._silence = Silence(SHUTDOWN_S, ends=not self.role.waits_for_start)
             self._ending_until = time.monotonic() + self.role.closing_s
@@ -205,7 +205,7 @@ class Supervised:
         return not self.silent()
 
     def close(self) -> None:
-        """End it, and what it has started, if it has not ended. Safe to call twice."""
+        """Kill it, and the programs that it has started, if it has not ended. Safe to call twice."""
         if self.process is not None:
             self._end()
 
@@ -220,8 +220,8 @@ class Supervisor:
     """All processes of a run, and the fork server that they come from.
 
     Args:
-        faults: what is survived.
-        event: is told of every failure.
+        faults: the section `faults`.
+        event: takes a sentence about every failure, as `Loggers.event`.
     """
 
     def __init__(self, faults: FaultsConfig, event: Event) -> None:
@@ -240,7 +240,7 @@ class Supervisor:
         self.server.start()
 
     def add(self, role: Role) -> Supervised:
-        """Watch over a process, from the moment on that it is started."""
+        """Add a process, which is watched from its start on."""
         self._others.append(Supervised(role, self._faults, self._event, self._check_server))
         return self._others[-1]
 
@@ -249,7 +249,7 @@ class Supervisor:
         return [one.process for one in self._others if one.process is not None]
 
     def check(self) -> None:
-        """Start another process in the place of each that is gone, the server first.
+        """Restart every process that has died or hangs, the fork server first.
 
         Raises:
             RunFailed: one of them failed too often.
@@ -259,16 +259,16 @@ class Supervisor:
             one.check()
 
     def _check_server(self) -> None:
-        """Before anybody starts a process: Python would start another server by itself, and nobody be told of it."""
+        """Check the fork server before every start of a process, as Python would restart it without an event."""
         for server in self._server:
             server.check()
 
     def wait(self) -> None:
-        """Wait until all have ended that were told to."""
+        """Wait until all processes have ended."""
         wait_for(self._others)
 
     def close(self) -> None:
-        """End the processes, and what they left behind, as far as they have not ended themselves."""
+        """Kill all processes that have not ended, and programs that they left."""
         for process in self.processes():
             process.kill()
         for server in self._server:
@@ -278,6 +278,6 @@ class Supervisor:
 
 
 def wait_for(processes: Sequence[Supervised]) -> None:
-    """Wait until all that are to end have ended, all at a time; not for who shows no life, or takes too long."""
+    """Wait until all processes have ended, but not for one that shows no life or takes too long."""
     while any([one.closing() for one in processes]):
         time.sleep(POLL_S)

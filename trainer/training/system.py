@@ -1,6 +1,6 @@
-"""A run's parts, and what is asked of them together.
+"""The parts of a run, and what they do together.
 
-`building.py` builds the parts; a reader's next file is `train.py`, the loop that they run in.
+`building.py` builds the parts; `train.py` has the training loop that uses them.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ OUTPUT_EVERY_S = 1.0
 
 @dataclass
 class System:
-    """A run's parts, from `trainer.training.building.build`. Whoever holds it calls `close`.
+    """The parts of a run, from `trainer.training.building.build`. The caller must call `close`.
 
     Args:
-        config: the run.
-        run_dir: its folder.
+        config: of the run.
+        run_dir: the run folder.
         device: of the updates.
-        board: orders to the collectors.
-        telemetry: of the agents, in their order.
-        loggers: where rows go.
-        stop: signals.
-        learners: what learns.
-        collectors: who plays.
+        board: commands to the collectors.
+        telemetry: of each agent.
+        loggers: for rows and events.
+        stop: signals that end the run.
+        learners: the learning side.
+        collectors: the playing side.
         evaluator: of greedy episodes.
         supervisor: of all processes.
         pool: of opponents, in self-play.
         trace: of this process.
-        kept: what the training loop of a run that goes on had kept of itself.
-        last_row: of training, once that has ended.
-        checkpoint_s: that the last checkpoint took.
-        checkpoint_bytes: of the replay, that it wrote.
+        kept: state of the training loop, from a resumed run's checkpoint.
+        last_row: of training, after its end.
+        checkpoint_s: time that the last checkpoint took, in s.
+        checkpoint_bytes: bytes of the replay that it wrote.
         gone: see `trainer.run_folder.folder.watched`.
     """
 
@@ -96,18 +96,18 @@ class System:
 
     @property
     def plans(self) -> list[AgentPlan]:
-        """Of all agents, in their order."""
+        """The plans of all agents."""
         return self.learners.plans
 
     def players(self) -> list[tuple[Config, EnvSpec]]:
-        """What a player needs to know of each agent of the world."""
+        """Configuration and spec of each agent that acts, for players."""
         return [(plan.config, plan.spec) for plan in self.learners.acting]
 
     def total_frames(self) -> int:
-        """Transitions that count against the budget."""
+        """Number of transitions that count for the budget."""
         return self.learners.total_frames()
 
-    # What a schedule takes its turns with: `trainer.config.schedules.Turns`.
+    # Called by the schedule, see `trainer.config.schedules.Turns`.
 
     def open_limits(self) -> None:
         """Let the collectors go as far as every agent's limiter allows."""
@@ -118,22 +118,22 @@ class System:
         return self.total_frames() >= self.config.budget_frames
 
     def finished(self) -> bool:
-        """Whether it is, and every update made that it is owed."""
+        """Whether the budget is collected, and all due updates are made."""
         return self.collected() and self.learners.settled()
 
     def work(self) -> bool:
-        """A chunk of the updates that are due; whether there was any."""
-        if self._rebalance_every.crossed():  # however seldom anything is logged
+        """Make a chunk of due updates; returns whether there was any."""
+        if self._rebalance_every.crossed():  # independent of `logger.every_seconds`
             self._rebalance()
         return self.learners.work()
 
     def idle(self) -> None:
-        """Wait a moment for something to be due."""
+        """Sleep for a moment, as no update is due."""
         self._sleep(IDLE_S)
         self.learners.waited(IDLE_S)
 
     def begin_round(self) -> None:
-        """Fix what a round depends on: exploration, and by results of whole rounds whom is played against."""
+        """Set exploration for the round, and the shares of opponents by the results so far."""
         self._rebalance()
         self.learners.begin_round()
 
@@ -142,11 +142,11 @@ class System:
         self.collectors.collect_round(self._wait)
 
     def round_updates(self) -> Iterator[None]:
-        """Make all updates that a round owes, a chunk between two values."""
+        """Make all updates of a round, one chunk for each yield."""
         return self.learners.round_updates()
 
     def publish(self) -> None:
-        """Hand the collectors a new version of all weights; waits for none of them."""
+        """Publish a new version of all weights to the collectors, without waiting."""
         self.learners.publish()
 
     def _rebalance(self) -> None:
@@ -157,22 +157,20 @@ class System:
         if self._supervise_every.crossed():
             self.check()
 
-    # What the training loop does beside that.
+    # Called by the training loop.
 
     def flat(self) -> Tensor:
-        """The weights of now of who acts, float32 [sum of numel] on the CPU, one agent behind the other."""
+        """The present weights of all agents that act, one after another, float32 [sum of numel] on the CPU."""
         return self.learners.flat()
 
     def row(self, failed: bool = False) -> Row:
-        """What is known of the run now, for the loggers; waits for the device.
-
-        With several agents each one's metrics stand under `<agent>/`, and their means under the plain keys.
+        """Build a row of training, see `trainer.telemetry.rows`; waits for the device.
 
         Args:
-            failed: leave out how learning goes, for a loss was not finite.
+            failed: whether a loss was not finite; then the metrics of learning are left out.
 
         Raises:
-            NotFinite: the loss of an agent that is alone was NaN or infinite.
+            NotFinite: the loss of the only agent was NaN or infinite.
         """
         metrics = self.learners.metrics(failed)
         rows = [
@@ -189,10 +187,10 @@ class System:
         }
 
     def check(self) -> None:
-        """Start another process in the place of each that died; cheap enough for every wait.
+        """Restart every process that died; cheap enough for every wait.
 
         Raises:
-            RunFailed: something died too often, or the run's folder is gone.
+            RunFailed: a process died too often, or the run folder is gone.
         """
         if words := self.gone():
             raise RunFailed(words)
@@ -202,7 +200,7 @@ class System:
         self.supervisor.check()
 
     def start(self) -> None:
-        """Start every process, or build what takes their place in this one.
+        """Start every process, or its substitute in this one.
 
         Raises:
             RunFailed: a process could not be started; `close` stops the others.

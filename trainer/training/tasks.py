@@ -61,7 +61,7 @@ def beside(config: Config, task: Task, event: Event | None = None) -> Any:
 
     Args:
         config: the run.
-        task: what is to be done.
+        task: to be done.
         event: is told of failures that are survived, as `Loggers.event` is; None: none is.
 
     Raises:

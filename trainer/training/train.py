@@ -196,7 +196,7 @@ class Loop:
 
     def __init__(self, system: System) -> None:
         config, self.system = system.config, system
-        self.evaluating = False  # an evaluation was not ended, and is to be made again
+        self.evaluating = False  # whether an evaluation has not ended, and must be repeated after a resume
         self.evaluate_every = Every(config.evaluator.every_frames)
         self.save_every = EverySeconds(config.checkpoint.save_every_seconds)
         self.log_every, self.supervise_every = (
@@ -289,7 +289,7 @@ def _evaluated(system: System, loop: Loop) -> dict[str, Any] | None:
 
 
 def keep(system: System, loop: Loop, frames: int, may_fail: bool = False) -> None:
-    """A checkpoint of now; where the disk refuses, what was there before is still there.
+    """Save a checkpoint; if the disk refuses, the one before is still there.
 
     Args:
         system: all of it.
