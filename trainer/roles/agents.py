@@ -19,6 +19,7 @@ from torchrl.data import LazyMemmapStorage
 from trainer.algorithms import make_policy
 from trainer.config.fields import ConfigError
 from trainer.config.overrides import agent_config
+from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config
 from trainer.envs import EnvSpec
 from trainer.host import seeds
@@ -79,7 +80,7 @@ def plan_agents(config: Config, world: Sequence[tuple[str, EnvSpec]], run_dir: P
     configs = [agent_config(config, name) for name in names]  # all of them can be, before anything is made
     if len(world) == 1:
         return _plans(names, configs, [world[0][1]], [run_dir], [scratch])
-    folders = [run_dir / "agents" / name for name in names]
+    folders = [RunFolder(run_dir).agents / name for name in names]
     return _plans(names, configs, [spec for _, spec in world], folders, [scratch / name for name in names])
 
 
@@ -102,7 +103,7 @@ def plan_local_agents(
         )
     count = config.schedule.num_agents
     names = [f"local_{number}" for number in range(count)]
-    folders = [run_dir / "agents" / name for name in names]
+    folders = [RunFolder(run_dir).agents / name for name in names]
     return _plans(names, [config] * count, [world[0][1]] * count, folders, [scratch / name for name in names])
 
 
@@ -121,7 +122,7 @@ def _plans(
     )
     boards = [AgentBoard(own.num_workers, own.num_streams, next(blocks)) for own in streams]
     weights = [WeightsBoard(n, next(blocks)) for n in numels]
-    for folder in (*scratch, *(own / "checkpoints" for own in folders)):
+    for folder in (*scratch, *(RunFolder(own).checkpoints for own in folders)):
         folder.mkdir(parents=True, exist_ok=True)
     return [
         AgentPlan(

@@ -23,6 +23,7 @@ import numpy as np
 from torch import Tensor
 
 from trainer import envs
+from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config
 from trainer.envs import EnvSpec, life
 from trainer.host import seeds
@@ -102,7 +103,7 @@ class Judge:
         self, config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path,
         watch: Callable[[list[Episodes]], bool] | None = None,
     ) -> None:  # fmt: skip
-        self._config, self._path, self._watch = config, run_dir / "best" / "policy.pt", watch
+        self._config, self._path, self._watch = config, RunFolder(run_dir).best_policy, watch
         self._players, self._best = Players(agents), -np.inf
         self._kept: Tensor | None = None  # what another process has found the best, until it is played here
         kept = whole(self._path, print, "weights", "eval_return_mean")

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config
 from trainer.envs import EnvSpec
 from trainer.host import seeds
@@ -40,8 +41,8 @@ def play_episodes(
         tell: the main process.
     """
     end = time.monotonic() + seconds
-    last = checkpoint.load(run_dir / "checkpoints" / "last_policy.pt")
-    path, count = run_dir / "best" / "policy.pt", config.evaluator.final_episodes
+    last = checkpoint.load(RunFolder(run_dir).last_policy)
+    path, count = RunFolder(run_dir).best_policy, config.evaluator.final_episodes
     if checkpoint.whole(path, partial(tell, "warning"), "weights", "frames") is None:  # torn, or never asked for
         checkpoint.write_aside(last, path)
     if checkpoint.load(path)["frames"] != last["frames"]:

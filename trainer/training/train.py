@@ -16,6 +16,7 @@ import torch
 from trainer.config.compose import absolute
 from trainer.config.overrides import agent_config
 from trainer.config.run_config import first_line, to_dict
+from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config
 from trainer.envs import EnvError, EnvSpec
 from trainer.host import leftovers
@@ -63,7 +64,7 @@ def train(config: Config, command: list[str]) -> dict[str, Any]:
     world = describe(config)
     device = choose_device(config.learner.device)
     with run_folder.opened(config, command, here) as (run_dir, config):
-        with scratch_folder(Path(config.replay.scratch_dir or run_dir / "scratch")) as scratch:
+        with scratch_folder(Path(config.replay.scratch_dir or RunFolder(run_dir).scratch)) as scratch:
             return _train_in(run_dir, scratch, config, world, device)
 
 
@@ -131,7 +132,7 @@ def _known_before(config: Config, run_dir: Path) -> dict[str, Any]:
     if config.resume is None:
         return {}
     try:
-        kept = read_json(run_dir / "summary.json")
+        kept = read_json(RunFolder(run_dir).summary)
     except ReadError:  # a run that was killed has none
         return {}
     now = {"env_id", "algorithm", "seed", "preset", "status", "reason", "stop_signal"}
@@ -142,7 +143,7 @@ def _write_end(run_dir: Path, summary: dict[str, Any], loggers: Loggers) -> str:
     """The run's summary and curve; a sentence where the summary cannot be written."""
     problem = ""
     try:
-        run_folder.write_json(run_dir / "summary.json", summary)
+        run_folder.write_json(RunFolder(run_dir).summary, summary)
     except OSError as error:
         problem = f"the summary could not be written ({error}): make room in {run_dir}"
         loggers.event(f"warning: {problem}")
