@@ -1,4 +1,4 @@
-"""Ludo for two or four players, as many games at a time as one likes; `trainer.envs.games` says how it is stepped.
+"""Ludo for two or four players, many games at a time; for the interface see `trainer.envs.games`.
 
 Rules. Every player has four tokens in base and brings them around the track of 52 squares into the goal; whoever has
 all four there has won. Coordinates are a player's own: -1 base, 0 start, 0 .. 50 loop, 51 .. 55 home column, 56 goal.
@@ -90,8 +90,8 @@ class Ludo:
             num_players: 2 or 4.
             reward: one of `REWARDS`.
             encoding: one of `trainer.envs.games.ludo_encodings.ENCODINGS`.
-            sort_tokens: name a player's tokens anew after every move, token 0 being the one that is farthest: as they
-                are all alike nothing is lost, and 24 positions become one.
+            sort_tokens: number a player's tokens again after every move, from the farthest one: as tokens are alike,
+                nothing is lost, and 24 positions become one.
 
         Raises:
             EnvError: the settings are impossible.
@@ -212,7 +212,7 @@ class Ludo:
     def position(
         self, rows: Rows, seats: NDArray[np.int64], deciding: NDArray[np.bool_] | None = None
     ) -> ludo_encodings.Position:
-        """What encodings and players are computed from; dice are shown to seats that are `deciding` (by default all).
+        """Positions for encodings and players; only seats that are `deciding` (by default all) see dice.
 
         Args:
             rows: int64 [M].
@@ -228,7 +228,7 @@ class Ludo:
         return ludo_encodings.Position(cells.reshape(len(rows), self.num_players, NUM_TOKENS), faces)
 
     def place(self, index: int, tokens: ArrayLike, to_move: int, dice: list[int]) -> None:
-        """Make a scene of a game: for tests and pictures.
+        """Set the position of a game, for tests and pictures.
 
         Args:
             index: which game.
@@ -284,7 +284,7 @@ class Ludo:
         return _PAIR_FACES.take(pairs[..., 0]) | _PAIR_FACES.take(pairs[..., 1])
 
     def _capture(self, rows: Rows, player: NDArray[np.int64], new: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Send what stands where the movers came to back to base; which moves captured, bool [M]."""
+        """Send captured tokens back to base; returns which moves captured, bool [M]."""
         captured = np.zeros(len(rows), bool)
         for ahead in range(1, self.num_players):
             seat = rows * self.num_players + (player + ahead) % self.num_players
@@ -311,7 +311,7 @@ class Ludo:
         return lead
 
     def _end(self, rows: Rows, winner: NDArray[np.int64]) -> None:
-        """Games that were won."""
+        """End the games that were won."""
         self.over[rows], self.winner[rows] = True, winner
         self._queue[rows] = self._pending[rows] = 0
         win, loss = (DENSE["win"], DENSE["loss"]) if self._dense else (1.0, -1.0)
@@ -319,7 +319,7 @@ class Ludo:
         self.rewards[rows, winner] += np.float32(win - loss)
 
     def _go_on(self, rows: Rows) -> None:
-        """Pass turns until everyone who is to move can."""
+        """Pass turns until the seat to move has a legal move."""
         _, seat = self._seats(rows)
         movable = self._movable(seat)
         queue = self._queue.take(rows)

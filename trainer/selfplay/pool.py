@@ -232,7 +232,7 @@ class NoPool:
     """In place of an `OpponentPool` where nobody is played against."""
 
     def add(self, flat: Tensor, frames: int) -> None:
-        """Nobody is to be met again."""
+        """Do nothing: there are no snapshots."""
 
     def rebalance(self, done: float) -> None:
         """Nobody is played against."""
