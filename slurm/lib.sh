@@ -86,7 +86,7 @@ combinations() {
   "$PYTHON" -c '
 import sys
 from trainer.config.compose import jobs, load
-from trainer.config.sections import ConfigError
+from trainer.config.fields import ConfigError
 run_dir, scratch, *overrides = sys.argv[1:]
 folders = [f"run_dir={run_dir}/agent_0", f"replay.scratch_dir={scratch}/agent_0"]
 try:
