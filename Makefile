@@ -1,5 +1,5 @@
 # make run: install and train; make test: install and test; make check: formatting, lint, types.
-# make test takes five minutes on two cores; make test-slow what takes long, most of it waiting; make test-all both.
+# make test is for every commit; make test-slow runs what takes long (TESTS=tests/slurm: of a folder); make test-all both.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -15,7 +15,7 @@ test: $(DONE)
 	$(PYTEST) -m "not slow and not gpu"
 
 test-slow: $(DONE)
-	$(PYTEST) -m slow
+	$(PYTEST) -m slow $(TESTS)
 
 test-all: $(DONE)
 	$(PYTEST)
