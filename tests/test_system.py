@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -355,6 +356,12 @@ def test_run_ends_when_an_evaluation_is_good_enough(small_config: Callable[..., 
     assert (summary["status"], summary["reason"]) == ("finished", "evaluator.stop_at_return=-1e+06 was reached")
     assert summary["solved_frames"] <= summary["frames"] < 1_000
     assert 0 < summary["solved_s"] <= summary["wall_s"]
+
+
+def test_the_thread_that_gathers_batches_ends_with_its_run(small_config: Callable[..., Config]) -> None:
+    config = small_config(budget_frames=2_000, learner={"prefetch": True}, schedule={"name": "async"})
+    assert train(config, ["prefetch"])["updates"] > 0
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("feed")] == []
 
 
 def test_failing_environment_of_a_sequential_run_fails_it(small_config: Callable[..., Config]) -> None:

@@ -80,7 +80,7 @@ class Feed:
             self._ready, self._coming = self._coming.result(), None
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread. Safe to call twice; nothing may be asked for afterwards."""
         if self._thread is not None:
             self._thread.shutdown()
 
