@@ -1,4 +1,4 @@
-# make run: install and train; make test: install and test; make check: formatting, lint, types.
+# make run: install and train; make test: install and test; make check: formatting, lint, types; make docs: the site.
 # make test is for every commit; make test-slow runs what takes long (TESTS=tests/slurm: of a folder); make test-all both.
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 DONE := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=30
 
-.PHONY: run test test-slow test-all check format clean
+.PHONY: run test test-slow test-all check docs format clean
 
 run: $(DONE)
 	$(BIN)/python -m trainer.run
@@ -25,13 +25,16 @@ check: $(DONE)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+docs: $(DONE)  # the site in build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 format: $(DONE)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 $(DONE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[atari,box2d,dev]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[atari,box2d,dev,docs]"
 	touch $(DONE)
 
 clean:

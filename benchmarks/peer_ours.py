@@ -47,7 +47,7 @@ def main() -> None:
 
 def _version() -> str:
     try:
-        return version("trainer")
+        return version("torchrl-trainer")
     except PackageNotFoundError:
         return "checkout"
 

@@ -41,7 +41,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, source / name)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     done(*pip, "wheel", "--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", folder, source, cwd=folder)
-    (built,) = folder.glob("trainer-*.whl")
+    (built,) = folder.glob("torchrl_trainer-*.whl")
     return built
 
 
@@ -53,7 +53,7 @@ def test_the_wheel_holds_every_environment_and_configuration_as_a_file(wheel: Pa
             assert kinds.pop(name) in (0, stat.S_IFREG), name
             assert archive.read(name) == path.read_bytes(), name
     others = {name.partition("/")[0] for name in kinds}
-    assert {name.partition("-")[0] for name in others} == {"trainer"}  # the package and its dist-info
+    assert {name.partition("-")[0] for name in others} == {"trainer", "torchrl_trainer"}  # the package and its dist-info
     assert not any(name.endswith(".yaml") for name in kinds)
 
 

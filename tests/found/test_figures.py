@@ -17,6 +17,7 @@ from benchmarks.works import WORKS
 
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
+BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text()
 TABLE = (ROOT / "docs" / "learning.md").read_text()
 
 
@@ -26,8 +27,10 @@ def rows_of(markdown: str) -> list[list[str]]:
 
 
 def test_4_no_speed_is_divided_by_another_machines() -> None:
-    """Neither a row of the README nor a benchmark; what the repository needs lies in it."""
+    """Neither a row of a page nor a benchmark; what the repository needs lies in it."""
     assert "public program" not in README
+    speeds, _, statistics = BENCHMARKS.partition("Statistics of play")
+    assert "public program" not in speeds and "/s" not in statistics.partition("## ")[0]
     for path in (ROOT / "benchmarks").glob("*.py"):
         text = path.read_text()
         assert "PUBLIC" not in text and "public program" not in text and "../shared" not in text, path
@@ -83,14 +86,31 @@ def test_4_the_learning_table_shows_the_last_policy_and_marks_what_its_command_d
     assert sum(r"\*" in cells[-1] for cells in rows) == len(outdated)
 
 
-def test_4_readme_tells_misses_and_who_the_judge_is() -> None:
+def test_4_benchmarks_tell_misses_and_who_the_judge_is() -> None:
     """Every row that soak and resume print, and how often a preset meets its judge while it learns."""
-    for words in ("growth of memory", "frames/s at the end / at the start", "fall of the greedy return over a stop"):
-        assert words in README
+    for words in (
+        "soak: growth of memory", "soak: frames/s at the end / at the start", "fall of the greedy return over a stop",
+        "most updates/s after a resume", "**1.4**", "**0.76**", "**39**",
+    ):  # fmt: skip
+        assert words in BENCHMARKS
+    judges = {"the heuristic": "scripted", "random play": "random"}
     for game in ("ludo", "connect four"):
         preset = yaml.safe_load((ROOT / "configs" / "preset" / f"{game.replace(' ', '_')}_selfplay.yaml").read_text())
-        (row,) = [cells for cells in rows_of(README) if cells[0].lower().strip().startswith(f"{game} by self-play")]
-        assert f"{100 * preset['opponents']['scripted']:.0f} % of its games" in row[0]
+        for judge, key in judges.items():
+            rows = [[cell.strip() for cell in cells] for cells in rows_of(BENCHMARKS)]
+            shares = {cells[2] for cells in rows if cells[0].partition(",")[0] == game and cells[1] == judge}
+            assert shares == {f"{100 * preset['opponents'][key]:.0f} %"}, (game, judge)
+
+
+def test_4_every_cell_of_the_benchmarks_holds_one_number() -> None:
+    """What was measured stands in a row of its own: no list of numbers in a cell that has a bar beside it."""
+    head: list[str] = []
+    for line in BENCHMARKS.splitlines():
+        cells = [cell.strip().strip("*") for cell in line.strip("|").split("|")] if line.startswith("| ") else []
+        head = (head or cells) if cells else []
+        if cells and "bar" in head and cells is not head and "measured" in head:
+            measured = cells[head.index("measured")]
+            assert re.fullmatch(r"-?[\d.,]+( of \d+| to \d+)?( ?[\w/%]+)?|not recorded", measured), line
 
 
 def test_4_what_was_never_run_is_said_where_it_is_promised() -> None:

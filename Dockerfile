@@ -1,0 +1,17 @@
+# docker build -t trainer . && docker run --shm-size=2g -v $PWD/runs:/work/runs trainer preset=lunarlander run_dir=runs/lander
+# Never built so far: no machine of this project has a container builder. For a GPU leave out the line that installs torch for
+# the CPU, and start with --gpus all.
+FROM python:3.11-slim
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends swig g++ ffmpeg libgl1 libglib2.0-0 \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /opt/trainer
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY trainer trainer
+COPY envs envs
+COPY configs configs
+RUN pip install --no-cache-dir torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu
+RUN pip install --no-cache-dir -c constraints.txt ".[atari,box2d,minatar,tensorboard]"
+WORKDIR /work
+# The replay and the weights are in /dev/shm and in the run's folder: docker's default of 64 MB for /dev/shm is too small.
+ENTRYPOINT ["python", "-m", "trainer.run"]
