@@ -19,7 +19,7 @@ PLACEHOLDERS = ("RUN", "NAME", "VALUE", "PATH", "SomeInstalled", "...", "resume=
 
 def prose(text: str) -> str:
     """A page without its blocks of code."""
-    return re.sub(r"```.*?```|^ {4}.*$", "", text, flags=re.S | re.M)
+    return re.sub(r"```[^`]*```|^ {4}.*$", "", text, flags=re.M)
 
 
 def anchors(text: str) -> set[str]:
