@@ -53,7 +53,10 @@ def test_the_wheel_holds_every_environment_and_configuration_as_a_file(wheel: Pa
             assert kinds.pop(name) in (0, stat.S_IFREG), name
             assert archive.read(name) == path.read_bytes(), name
     others = {name.partition("/")[0] for name in kinds}
-    assert {name.partition("-")[0] for name in others} == {"trainer", "torchrl_trainer"}  # the package and its dist-info
+    assert {name.partition("-")[0] for name in others} == {
+        "trainer",
+        "torchrl_trainer",
+    }  # the package and its dist-info
     assert not any(name.endswith(".yaml") for name in kinds)
 
 

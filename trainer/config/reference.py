@@ -47,7 +47,7 @@ def markdown() -> str:
             continue
         name = item.name
         text = _sentence(inspect.getdoc(item.default_factory) or "")  # type: ignore[arg-type]
-        if section is item.metadata.get("keys"):  # the keys of all algorithms in one class
+        if "keys" in item.metadata:  # the keys of all algorithms in one class
             text = "Keys of the algorithm. **Of** names the algorithms that have the key; another one refuses it."
             parts.append(_table(f"`{name}`", text, f"{name}.", section, list(fields(section)), owners()))
         else:
@@ -72,7 +72,7 @@ def meanings(section: type) -> dict[str, str]:
     return found
 
 
-def _section(item: Field[Any]) -> type | None:
+def _section(item: Field[Any]) -> Any:
     """The dataclass of a section of `Config`; None for a key."""
     kind = item.metadata.get("keys", item.default_factory)
     return kind if isinstance(kind, type) and is_dataclass(kind) else None
