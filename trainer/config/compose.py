@@ -198,6 +198,8 @@ def _nothing_to_do(folder: Path, kept: Config, config: Config) -> str:
     if summary.get("status") != "finished" or config.budget_frames > kept.budget_frames:
         return ""
     if summary.get("solved_frames") is None:
+        if summary.get("frames", 0) < kept.budget_frames:
+            return ""  # a callback has stopped it
         return f"the run in {folder} is finished: raise budget_frames above {kept.budget_frames} to go on"
     before, now = kept.evaluator.stop_at_return, config.evaluator.stop_at_return
     if before is not None and (now is None or now > before):

@@ -108,6 +108,7 @@ class AgentBoard:
         (VERSIONS_KEPT,), "ring of the updates after which each version of the weights was published", by=LEARNER
     )
     lost_at = int64((1,), "frames after which a resumed run goes on with an empty replay, else 0", by=MAIN)
+    learning_rate = float64((1,), "the learning rate that a callback has set; 0: the configuration's", by=MAIN)
     learner_heartbeat = float64((1,), "`time.monotonic` of the learner's last look around", by=LEARNER)
     learner_waited_s = float64((1,), "seconds that the learner had nothing due", by=LEARNER)
 

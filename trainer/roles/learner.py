@@ -152,7 +152,8 @@ class Learner:
         """Set learning rate and exponent of importance weights to their values after `frames` frames."""
         fraction = frames / self.config.budget_frames
         rates, replay = self.config.learner, self.config.replay
-        self.updater.set_learning_rate(linear(rates.learning_rate, rates.learning_rate_end, fraction))
+        rate = float(self.board.learning_rate[0]) or linear(rates.learning_rate, rates.learning_rate_end, fraction)
+        self.updater.set_learning_rate(rate)
         self.sampler.beta = linear(replay.priority_beta, replay.priority_beta_end, fraction)
 
     def metrics(self) -> dict[str, float]:

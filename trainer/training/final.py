@@ -135,7 +135,7 @@ def summary_metrics(names: Sequence[str], played: dict[str, list[Episodes]]) -> 
 
 
 def report(system: System, evaluation: Evaluation) -> None:
-    """Report an evaluation to the loggers."""
+    """Report an evaluation to the loggers and the callbacks."""
     best, count = ", the best so far" if evaluation.best else "", len(evaluation.returns)
     cut = cut_in_words(system.config, count, evaluation.cut, evaluation.asked) if evaluation.cut else ""
     system.loggers.event(
@@ -163,6 +163,7 @@ def report(system: System, evaluation: Evaluation) -> None:
             **{f"{name}/eval_return_mean": mean for name, mean in evaluation.by_agent.items()},
         }
     )
+    system.callbacks.evaluation(evaluation)
 
 
 def _league(system: System, summary: dict[str, Any], seconds: float) -> None:

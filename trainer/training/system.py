@@ -32,6 +32,7 @@ from trainer.telemetry.measuring import Telemetry
 from trainer.telemetry.metrics import EverySeconds
 from trainer.telemetry.rows import Row, joined
 from trainer.telemetry.trace import NoTrace, Trace, all_of, merge
+from trainer.training.callbacks import Callbacks, Control
 from trainer.training.evaluators import Evaluator
 from trainer.training.learners import Learners
 from trainer.training.playing import Collectors
@@ -65,6 +66,7 @@ class System:
         checkpoint_s: time that the last checkpoint took, in s.
         checkpoint_bytes: bytes of the replay that it wrote.
         gone: see `trainer.run_folder.folder.watched`.
+        callbacks: of the user; set once it is built.
     """
 
     config: Config
@@ -85,12 +87,14 @@ class System:
     checkpoint_s: float = math.nan
     checkpoint_bytes: int = 0
     gone: Callable[[], str] = field(default=lambda: "")
+    callbacks: Callbacks = field(init=False)
     _look_at_output: EverySeconds = field(default_factory=lambda: EverySeconds(OUTPUT_EVERY_S))
     _rebalance_every: EverySeconds = field(default_factory=lambda: EverySeconds(SUPERVISE_EVERY_S))
     _supervise_every: EverySeconds = field(default_factory=lambda: EverySeconds(SUPERVISE_EVERY_S))
     _printing: set[str] = field(default_factory=set)  # processes of which that was said
 
     def __post_init__(self) -> None:
+        self.callbacks = Callbacks((), Control(self.run_dir, self.config, self.plans), self.loggers.event)
         names = all_of([learner.name for learner in self.learners.local])
         self._sleep = self.trace.waiting(time.sleep, "idle", names)
 

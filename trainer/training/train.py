@@ -35,6 +35,7 @@ from trainer.telemetry.loggers import Loggers, RunInfo, open_loggers
 from trainer.telemetry.loggers.sink import plain_value
 from trainer.telemetry.metrics import Every, EverySeconds
 from trainer.training.building import build, choose_device, describe
+from trainer.training.callbacks import Callbacks, Control, check
 from trainer.training.final import finish, report
 from trainer.training.needs import needs_of
 from trainer.training.resume import restore
@@ -44,19 +45,20 @@ from trainer.training.system import SUPERVISE_EVERY_S, System
 STOP_S = 2.0  # until a signal interrupts a training loop that does not look at it
 
 
-def train(config: Config, command: list[str]) -> dict[str, Any]:
+def train(config: Config, command: list[str], callbacks: Sequence[Any] = ()) -> dict[str, Any]:
     """Train as `config` says and return what RUN/summary.json holds, `stop_signal` being the signal that ended it.
 
     Args:
         config: validated, with every None resolved.
         command: the command line, for the run's folder.
+        callbacks: see `trainer.training.callbacks`.
 
     Raises:
         ConfigError, EnvError: nothing was started.
         RunFailed: a process died, the device gave up or the loss was not finite; everything is stopped, and there is a
             checkpoint if training had begun.
     """
-    here, config = Path.cwd(), absolute(config)
+    here, config, callbacks = Path.cwd(), absolute(config), check(callbacks)
     leftovers.claim()
     prepare_process()
     allow_open_files()
@@ -65,18 +67,20 @@ def train(config: Config, command: list[str]) -> dict[str, Any]:
     device = choose_device(config.learner.device)
     with run_folder.opened(config, command, here) as (run_dir, config):
         with scratch_folder(Path(config.replay.scratch_dir or RunFolder(run_dir).scratch)) as scratch:
-            return _train_in(run_dir, scratch, config, world, device)
+            return _train_in(run_dir, scratch, config, world, device, callbacks)
 
 
 def _train_in(
-    run_dir: Path, scratch: Path, config: Config, world: Sequence[tuple[str, EnvSpec]], device: torch.device
-) -> dict[str, Any]:
+    run_dir: Path, scratch: Path, config: Config, world: Sequence[tuple[str, EnvSpec]], device: torch.device,
+    given: Sequence[Any],
+) -> dict[str, Any]:  # fmt: skip
     streams = [streams_of(agent_config(config, name)) for name, _ in world]
     info = RunInfo(
         run_dir, config.env.id, config.algorithm.name, config.seed, config.budget_frames, to_dict(config),
         streams[0].num_workers, streams[0].num_streams, str(device),
     )  # fmt: skip
     loggers = open_loggers(config.logger, info)
+    callbacks = Callbacks(given, Control(run_dir, config), loggers.event)
     fresh: dict[str, Any] = {
         "env_id": config.env.id, "algorithm": config.algorithm.name, "seed": config.seed, "preset": config.preset,
         "status": "failed", "reason": "", "stop_signal": None, "frames": 0, "updates": 0, "wall_s": 0.0,
@@ -93,7 +97,7 @@ def _train_in(
                 for note in spec.notes:
                     loggers.event(note if len(world) == 1 else f"{note} ({name})")
             system = build(config, run_dir, world, device, scratch, loggers, stop)
-            system.gone = gone
+            system.gone, system.callbacks, callbacks.control.plans = gone, callbacks, system.plans
             if config.resume is not None:
                 restore(system)
                 updates = sum(int(plan.board.updates[0]) for plan in system.plans)
@@ -119,8 +123,9 @@ def _train_in(
         finally:
             summary["total_s"] = time.monotonic() - start
             summary = {key: plain_value(value) for key, value in summary.items()}
+            problem = callbacks.end(summary)
             if not gone():
-                problem = _write_end(run_dir, summary, loggers)
+                problem = _write_end(run_dir, summary, loggers) or problem
             loggers.close(summary)
     if problem:
         raise RunFailed(problem)
@@ -255,9 +260,13 @@ def _train(system: System, loop: Loop) -> dict[str, Any]:
         if (solved := _evaluated(system, loop)) is not None:
             return solved
         if loop.log_every.crossed():
-            system.loggers.write(system.row())
+            row = system.row()
+            system.loggers.write(row)
+            system.callbacks.row(row)
         if loop.whole and loop.save_every.crossed():
             keep(system, loop, frames, may_fail=True)
+        if loop.whole and system.callbacks.control.reason:
+            return {"reason": system.callbacks.control.reason, "solved_s": None, "solved_frames": None}
     return {"reason": "the budget is used up", "solved_s": None, "solved_frames": None}
 
 
@@ -312,6 +321,8 @@ def keep(system: System, loop: Loop, frames: int, may_fail: bool = False) -> Non
         if not may_fail:
             raise RunFailed(text) from error
         system.loggers.event(f"warning: {text}; training goes on")
+    else:
+        system.callbacks.checkpoint(frames)
 
 
 def _last_figures(system: System) -> dict[str, Any]:
@@ -323,6 +334,7 @@ def _last_figures(system: System) -> dict[str, Any]:
         row = system.row(failed=True)
     system.loggers.write(row)
     system.last_row = row
+    system.callbacks.row(row)
     frames, updates = int(row["frames"]), int(row["updates"])
     return {
         "frames": frames, "updates": updates, "wall_s": wall_s, "frames_per_s": frames / wall_s,
