@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.report import Row, figure, parser, show
 from trainer.telemetry.rows import read
 
-if TYPE_CHECKING:  # torch is imported where it is needed: the start-up of runs is measured
-    from trainer.learning.feed import Batch
+if TYPE_CHECKING:
+    from trainer.learning.feed import Batch  # torch is imported where it is needed: the start-up of runs is measured
     from trainer.memory.boards import ControlBoard
     from trainer.roles.agents import AgentPlan
 
@@ -109,7 +109,7 @@ def stacked(repeats: int) -> list[Row]:
             for _ in range(2)
         ]
         one_by_one, stack = both[0], Stack(both[1])
-        batches = [
+        batches: list[Batch] = [
             {
                 "action": torch.randint(0, 4, (size,)),
                 "observation": torch.rand(size, 150) < 0.2,
@@ -178,7 +178,7 @@ def sleeping(seconds: float, repeats: int) -> list[Row]:
     with parts.opened(config) as system:
         learning.run = run
         boards = [plan.board for plan in system.plans]
-        pids = [learner.supervised.pid for learner in system.learners.remote]
+        pids = [pid for learner in system.learners.remote if (pid := learner.supervised.pid) is not None]
         while not all(board.updates[0] for board in boards):
             system.check()
             time.sleep(0.1)

@@ -225,7 +225,8 @@ def on_loader(count: int, seed: int) -> list[Found]:
 
 def on_main(count: int, seed: int, folder: Path) -> list[Found]:
     """Make so many runs by the real command, each in a new folder below `folder`, from which it is also started."""
-    rng, types, found = random.Random(seed), kinds(), []
+    found: list[Found] = []
+    rng, types = random.Random(seed), kinds()
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent), "WANDB_MODE": "offline"}
     while len(found) < count:
         values = draw(rng, types)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import statistics
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.report import Row, parser, show
@@ -143,7 +144,7 @@ def measure(name: str, seconds: float, repeats: int, with_compile: bool) -> list
     config = parts.config(*CASES[name], *COMMON, parts.BUDGET)
     with parts.opened(config) as system:
         while system.total_frames() < FILLED_FRAMES:
-            system.collectors.rollouts[0].collect_round()
+            parts.rollouts(system)[0].collect_round()
         batches = [flat(system.learners.local[0].replay.sample()) for _ in range(8)]
         calls = {"bare": (bare_update(config, system, batches), 1)}
         for variant, settings in variants(config, with_compile).items():
@@ -151,7 +152,7 @@ def measure(name: str, seconds: float, repeats: int, with_compile: bool) -> list
         for call, _ in calls.values():
             parts.calls_per_s(call, min(1.0, seconds))  # the first calls prepare and optimise
         found = parts.by_turns(
-            {who: (lambda c=call, k=count: parts.calls_per_s(c, seconds, k)) for who, (call, count) in calls.items()},
+            {who: partial(parts.calls_per_s, call, seconds, count) for who, (call, count) in calls.items()},
             repeats,
         )
     bare = statistics.median(found["bare"])

@@ -147,7 +147,9 @@ def train(task: Task, algorithm: str, seed: int, jobs: int) -> dict[str, Any]:
             [*command, f"run_dir={run_dir}", "logger.terminal=none"], check=True, stdout=subprocess.DEVNULL, cwd=ROOT
         )
         summary = json.loads((run_dir / "summary.json").read_text())
-        curve = [[row["frames"], round(row["eval_return_mean"], 2)] for row in of_kind(read(run_dir)[0], "evaluation")]
+        curve = [
+            [row["frames"], round(float(row["eval_return_mean"]), 2)] for row in of_kind(read(run_dir)[0], "evaluation")
+        ]
         commit = json.loads((run_dir / "versions.json").read_text()).get("git_commit", "")
     return {
         "task": task.name,

@@ -28,11 +28,13 @@ WORKER_RSS_MB, GROWTH_PERCENT = 400.0, 2.0
 
 def roles(system: System) -> dict[str, list[int]]:
     """The process ids of each role; `helpers` are the fork server and Python's resource tracker."""
-    from benchmarks import machine
+    from benchmarks import machine, parts
+    from trainer.training.evaluators import RemoteEvaluator
 
+    assert isinstance(system.evaluator, RemoteEvaluator) and system.evaluator.supervised.pid is not None
     found = {
         "main": [os.getpid()],
-        "collector": [process.pid for process in system.collectors.processes],
+        "collector": [process.pid for process in parts.worker_processes(system)],
         "evaluator": [system.evaluator.supervised.pid],
     }
     known = {pid for pids in found.values() for pid in pids}

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,9 +23,12 @@ from trainer.config.sections import Config
 from trainer.host.resources import prepare_process
 from trainer.host.signals import Stopped, StopSignals
 from trainer.roles.agents import streams_of
+from trainer.roles.rollout import Rollout
 from trainer.run_folder import folder as run_folder
 from trainer.telemetry.loggers import RunInfo, open_loggers
 from trainer.training.building import build, choose_device
+from trainer.training.collectors import CollectorWorkers
+from trainer.training.playing import LocalCollectors
 from trainer.training.system import System
 from trainer.training.train import Loop, _train
 
@@ -48,6 +52,18 @@ def config(*arguments: str) -> Config:
     quiet = ["logger.terminal=none", "evaluator.every_frames=0", "learner.device=cpu", "collector.num_workers=1"]
     given = {argument.partition("=")[0] for argument in arguments}
     return load([*(a for a in quiet if a.partition("=")[0] not in given), *arguments]).config
+
+
+def worker_processes(system: System) -> list[Any]:
+    """The collectors' processes, of a schedule that has them."""
+    assert isinstance(system.collectors, CollectorWorkers)
+    return system.collectors.processes
+
+
+def rollouts(system: System) -> list[Rollout]:
+    """The rollouts in this process, with `schedule=sequential`."""
+    assert isinstance(system.collectors, LocalCollectors)
+    return system.collectors.rollouts
 
 
 @contextlib.contextmanager
@@ -112,7 +128,7 @@ def resume(system: System) -> None:
 
 
 def _signal(system: System, number: int) -> None:
-    for process in system.collectors.processes:
+    for process in worker_processes(system):
         if process.exitcode is None and process.pid is not None:
             os.kill(process.pid, number)
 

@@ -34,7 +34,7 @@ def main() -> None:
         meter = Meter()
         trained = parts.train(system)
         meter.stop()
-        episodes = system.telemetry[0].row(trained.updates, {})["return_mean"]
+        episodes = float(system.telemetry[0].row(trained.updates, {})["return_mean"])
     print(
         peer_line(
             meter, trained.frames, trained.updates, trained.wall_s, peer="ours", version=_version(), env=args.env,

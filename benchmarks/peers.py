@@ -23,6 +23,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,7 @@ def main() -> None:
         rows.append(solve_row("time to solve CartPole, default preset", lambda seed: solve_ours(seed, args), SOLVED_S))
         for how in args.solve:
             name = f"time to solve CartPole, Stable-Baselines3 {'PPO' if how == 'ppo' else 'DQN'}, rl-zoo3's settings"
-            rows.append(solve_row(name, lambda seed, how=how: solve_sb3(seed, args, how), None))
+            rows.append(solve_row(name, partial(solve_sb3, args=args, how=how), None))
     show("Beside other libraries", rows, args.json, meter.stop().note())
 
 

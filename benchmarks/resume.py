@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Row, parser, show
+from trainer.config.run_files import RunFolder
 from trainer.reading import read_jsonl
-from trainer.telemetry.rows import FILE, of_kind
+from trainer.telemetry.rows import of_kind
 
 JOBS = {"cartpole": ("preset=cartpole", "evaluator.stop_at_return=null"), "lunarlander": ("preset=lunarlander",)}
 STOPS = 5
@@ -31,7 +32,7 @@ ROWS = 1_000_000
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
     """The rows of metrics that a run has written until now; whole lines only."""
-    path = folder / FILE
+    path = RunFolder(folder).metrics
     return read_jsonl(path)[0] if path.exists() else []
 
 
@@ -59,8 +60,9 @@ def run(preset: str, words: tuple[str, ...], seed: int) -> list[Row]:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         rows = rows_of(folder)
         summary = json.loads((folder / "summary.json").read_text())
-    judged = [(row["frames"], row["eval_return_mean"]) for row in of_kind(rows, "evaluation")]
-    around, usual = [], []
+    judged = [(int(row["frames"]), float(row["eval_return_mean"])) for row in of_kind(rows, "evaluation")]
+    around: list[tuple[float, float]] = []
+    usual: list[tuple[float, float]] = []
     for (frames, before), (later, after) in pairwise(judged):
         stopped = any(frames <= rows[end - 1]["frames"] < later for end in ends)
         (around if stopped else usual).append((before, after))

@@ -87,7 +87,7 @@ def measure(minutes: float, kill_every_s: float) -> tuple[list[Sample], int, int
                     parts.enough(system)
                 elif now >= kill_at:
                     kill_at += kill_every_s
-                    os.kill(rng.choice(system.collectors.processes).pid, signal.SIGKILL)
+                    os.kill(rng.choice(parts.worker_processes(system)).pid, signal.SIGKILL)
                     killed += 1
 
         striker = threading.Thread(target=strike, daemon=True)

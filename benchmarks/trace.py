@@ -30,11 +30,13 @@ def sides(arguments: tuple[str, ...], traced: bool) -> Iterator[dict[str, Callab
     import torch
 
     from benchmarks import parts
+    from trainer.training.local_learners import LocalLearners
 
     tracing = f"telemetry.trace={'true' if traced else 'false'}"
     config = parts.config(*arguments, parts.BUDGET, "schedule=sequential", "learner.warmup_frames=1_000", tracing)
     with parts.opened(config) as system:
-        (rollout,), (worker,) = system.collectors.rollouts, system.learners.updating
+        assert isinstance(system.learners, LocalLearners)
+        (rollout,), (worker,) = parts.rollouts(system), system.learners.updating
         frames = [0] * len(system.plans)
         size = config.learner.prefetch_batches
 
