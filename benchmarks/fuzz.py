@@ -41,7 +41,8 @@ _SHARE = (0, 0, 1, 1)
 _WEIGHT = (0, 0, 1e9, 1e12)
 NUMBERS: dict[str, tuple[float, float, float, float]] = {
     "seed": (0, 0, 2**64, 2**64), "budget_frames": (2, 20, 1e11, 1e13), "env.screen_size": (1, 8, 2_000, 1e5),
-    "env.frame_stack": (1, 1, 100, 1e4), "env.max_episode_steps": _COUNT, "algorithm.gamma": (1e-6, 0.05, 1, 1),
+    "env.frame_stack": (1, 1, 100, 1e4), "env.max_episode_steps": _COUNT, "env.first_instance": (0, 0, 1e12, 1e15),
+    "algorithm.gamma": (1e-6, 0.05, 1, 1),
     "algorithm.n_step": (1, 1, 300, 1e5), "algorithm.noisy_sigma": (1e-12, 1e-3, 100, 1e4),
     "algorithm.num_atoms": (2, 3, 2_000, 1e5), "algorithm.v_min": (-1e15, -1e7, 1e7, 1e15),
     "algorithm.v_max": (-1e15, -1e7, 1e7, 1e15), "algorithm.num_quantiles": (1, 1, 2_000, 1e5),
@@ -83,7 +84,7 @@ NUMBERS: dict[str, tuple[float, float, float, float]] = {
 }  # fmt: skip
 ONLY_WITH = {"schedule.frames_per_round", "schedule.episodes_per_round", "schedule.updates_per_round"}  # rounds
 MAY_BE_NULL = {
-    "env.max_episode_steps", "algorithm.target_tau", "collector.num_workers", "replay.scratch_dir",
+    "env.max_episode_steps", "env.instance_key", "algorithm.target_tau", "collector.num_workers", "replay.scratch_dir",
     "learner.learning_rate_end", "learner.max_grad_norm", "schedule.frames_per_update", "schedule.episodes_per_update",
     "schedule.tolerance_frames", "schedule.frames_per_round", "schedule.episodes_per_round",
     "schedule.updates_per_round", "evaluator.stop_at_return", "evaluator.final_max_seconds",

@@ -1,11 +1,14 @@
 """The backends of environments: `BACKENDS` lists the values of the key `env.backend`, with what each can do.
 
-Functions are given as import paths, `module:name`, so that a wrong argument is refused before slow imports.
+Functions are given as import paths, `module:name`, so that a wrong argument is refused before slow imports. The key
+also takes the import path of a user's own: of a `Backend`, or of a function `make` alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from trainer.envs.import_paths import NoPart, function_at, is_path, part_at
 
 PREPROCESSING = ("none", "atari")
 VECTORIZATION = ("auto", "sync", "native")  # sync: in this process; native: the environment's vector_entry_point
@@ -34,11 +37,16 @@ class Backend:
     heeds: tuple[str, ...] = ()
 
 
+# Keys of the section `env` that some backends use.
+HEEDED = (
+    "preprocessing", "vectorization", "max_episode_steps", "mask_key", "clip_rewards", "wrappers", "instance_key",
+)  # fmt: skip
+
 # The first one is the default.
 BACKENDS: dict[str, Backend] = {
     "gymnasium": Backend(
         "trainer.envs.gymnasium:make",
-        heeds=("preprocessing", "vectorization", "max_episode_steps", "mask_key", "clip_rewards"),
+        heeds=HEEDED,
     ),
     "envpool": Backend(
         "trainer.envs.envpool:make", heeds=("preprocessing", "max_episode_steps", "mask_key", "clip_rewards")
@@ -50,7 +58,7 @@ BACKENDS: dict[str, Backend] = {
         "trainer.envs.pettingzoo:make",
         is_world=True,
         make_game="trainer.envs.games.turn_based:make_game",
-        heeds=("mask_key", "clip_rewards"),
+        heeds=("mask_key", "clip_rewards", "wrappers", "instance_key"),
     ),
     "game": Backend(
         "trainer.envs.selfplay:make",
@@ -69,3 +77,25 @@ BACKENDS: dict[str, Backend] = {
         heeds=("clip_rewards",),
     ),
 }
+
+
+def known_backend(name: str) -> Backend:
+    """What is known of a backend without importing it: of a user's own, that it heeds every key."""
+    return BACKENDS.get(name, Backend(name, heeds=HEEDED))
+
+
+def backend_of(name: str) -> Backend:
+    """A backend, which is imported if it is a user's own.
+
+    Raises:
+        NoPart: the import path leads neither to a `Backend` nor to a function like `make`.
+    """
+    if not is_path(name) or name in BACKENDS:
+        return BACKENDS[name]
+    found = part_at(name)
+    if isinstance(found, Backend):
+        return found
+    if not callable(found):
+        raise NoPart(f"{name} is {type(found).__name__}, and must be a trainer.envs.backends.Backend or a function")
+    function_at(name, ("env", "num_envs"), ("autoreset", "render_mode"))
+    return known_backend(name)

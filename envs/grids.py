@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.envs.actions import DiscreteAction
+from trainer.envs.import_paths import is_path
 from trainer.envs.spec import EnvError, EnvSpec, Leaf
 from trainer.envs.state import set_state, state_of
 from trainer.envs.world import Observation, Step
+from trainer.envs.wrapping import maker_of
 
 
 class GridVector:
@@ -89,14 +91,15 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> GridVector:
     """
     from trainer.envs.worlds import WORLDS  # only where they are played
 
-    if env.id not in WORLDS:
+    if env.id not in WORLDS and not is_path(env.id):
         near = difflib.get_close_matches(env.id, WORLDS, n=1)
         hint = f"; did you mean {near[0]}?" if near else "."
         raise EnvError(f"{env.id}: env.backend=grid has {', '.join(WORLDS)}{hint}")
     if render_mode == "human":
         raise EnvError(f"{env.id}: a grid world has no window; let it write a video instead.")
     try:
-        world = WORLDS[env.id](num_envs, **env.kwargs)
+        maker = maker_of(env, ("num_worlds",)) if is_path(env.id) else WORLDS[env.id]
+        world = maker(num_envs, **env.kwargs)
     except (TypeError, ValueError) as error:
         raise EnvError(f"{env.id}: env.kwargs={env.kwargs} do not fit: {error}") from error
     return GridVector(world, env.id, env.frame_stack)

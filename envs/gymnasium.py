@@ -1,8 +1,8 @@
 """Backend `gymnasium`: any registered Gymnasium 1.x environment with a Discrete action space.
 
 Ids: `CartPole-v1`; `ALE/Pong-v5` (ale-py is imported automatically); `module:Some-v0` as in Gymnasium; ids that a
-package of `import_modules` registers; and ids of packages that declare Gymnasium's entry point for their namespace
-(`MinAtar/Breakout-v1`).
+package of `import_modules` registers; ids of packages that declare Gymnasium's entry point for their namespace
+(`MinAtar/Breakout-v1`); and `package.module:function`, a class or function that makes an environment.
 
 `preprocessing="atari"` is the usual one: no frame skip in the emulator, 1 to 30 no-ops at reset, 4 frames in each step
 with the maximum over the last two, grey, `screen_size` pixels square (84); episodes end with the game, not with a life.
@@ -18,6 +18,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.metadata
+import itertools
 import re
 import sys
 from collections.abc import Sequence
@@ -30,10 +31,12 @@ from trainer.envs import life, masks
 from trainer.envs.batched import BatchedVector
 from trainer.envs.closing import close_all
 from trainer.envs.faults import SHIMMY, is_its_own, one_line, pair_of, refuse, words_of
+from trainer.envs.import_paths import is_path
 from trainer.envs.modules import import_modules
 from trainer.envs.spaces import Field, action_of, fields_of, mask_field, short
 from trainer.envs.spec import EnvError, EnvSpec
 from trainer.envs.vector import SyncVector
+from trainer.envs.wrapping import arguments, maker_of, wrapped
 from trainer.envs.writing import fault_of
 
 # tests/envs/test_native.py checks each of them: from given states its transitions equal the single environment's within
@@ -50,15 +53,18 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
     Raises:
         EnvError: it could not be made, or training on it is not possible; the sentence says why and what to do.
     """
-    possible = autoreset and render_mode is None and env.preprocessing == "none"
+    alike = not env.wrappers and env.instance_key is None
+    possible = autoreset and render_mode is None and env.preprocessing == "none" and alike
     if env.vectorization == "native" and not possible:
         raise EnvError(
-            f"{env.id}: env.vectorization=native knows neither pictures nor preprocessing nor resets by hand; use sync."
+            f"{env.id}: env.vectorization=native knows neither pictures, preprocessing, wrappers nor numbers of "
+            "instances, nor resets by hand; use sync."
         )
     native = env.vectorization == "native" or (
         possible and env.vectorization == "auto" and env.id in NATIVE and not env.kwargs
     )
     first = [make_single(env, render_mode)]  # inspected, then used: some environments can exist only once
+    numbers = itertools.count(1)  # of the others
     with ExitStack() as unused:
         unused.callback(close_all, first, env.id)
         spec, fields = _inspect(first[0], env)
@@ -67,7 +73,7 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
             return _native(env, num_envs, spec, fields, first[0])
 
         def build() -> gym.Env[Any, Any]:
-            return first.pop() if first else _build(env, render_mode)
+            return first.pop() if first else _build(env, next(numbers), render_mode)
 
         return SyncVector(spec, fields, build, num_envs, autoreset, env.clip_rewards, env.mask_key)
 
@@ -84,7 +90,9 @@ def make_single(env: Any, render_mode: str | None = None) -> gym.Env[Any, Any]:
     """
     prepare(env)
     try:
-        return _build(env, render_mode)
+        return _build(env, 0, render_mode)
+    except EnvError:
+        raise
     except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv) as error:
         raise _unregistered(env.id) from error
     except (ImportError, gym.error.DependencyNotInstalled) as error:
@@ -138,13 +146,19 @@ def prepare(env: Any) -> None:
                 ) from error
 
 
-def _build(env: Any, render_mode: str | None) -> gym.Env[Any, Any]:
-    # Only if set, as some constructors do not take render_mode.
-    options = {**env.kwargs} if render_mode is None else {**env.kwargs, "render_mode": render_mode}
+def _build(env: Any, number: int, render_mode: str | None) -> gym.Env[Any, Any]:
+    return wrapped(_unwrapped(env, arguments(env, number, render_mode)), env)
+
+
+def _unwrapped(env: Any, options: dict[str, Any]) -> gym.Env[Any, Any]:
+    """An environment with its time limit and preprocessing, without the user's wrappers."""
+    made_by = env.id
+    if is_path(env.id) and env.id.partition(":")[2] not in gym.registry:  # as Gymnasium's module:id may be
+        made_by = gym.envs.registration.EnvSpec(env.id, maker_of(env))
     if env.preprocessing == "none":
-        return gym.make(env.id, max_episode_steps=env.max_episode_steps, disable_env_checker=True, **options)
+        return gym.make(made_by, max_episode_steps=env.max_episode_steps, disable_env_checker=True, **options)
     # The emulator itself returns grey frames: the preprocessing needs no others, and colours take 50 us a step.
-    raw = gym.make(env.id, disable_env_checker=True, **{"frameskip": 1, "obs_type": "grayscale", **options})
+    raw = gym.make(made_by, disable_env_checker=True, **{"frameskip": 1, "obs_type": "grayscale", **options})
     frames: gym.Env[Any, Any] = gym.wrappers.AtariPreprocessing(
         raw, noop_max=30, frame_skip=4, screen_size=env.screen_size, terminal_on_life_loss=False, grayscale_obs=True
     )

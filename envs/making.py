@@ -5,18 +5,22 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from functools import partial
-from pkgutil import resolve_name
 from typing import Any
 
 from trainer.envs import selfplay
-from trainer.envs.backends import BACKENDS, PREPROCESSING, SCREEN_SIZE, VECTORIZATION
+from trainer.envs.backends import BACKENDS, PREPROCESSING, SCREEN_SIZE, VECTORIZATION, Backend, backend_of
 from trainer.envs.faults import is_its_own, words_of
+from trainer.envs.import_paths import NoPart, is_path, part_at
 from trainer.envs.modules import import_modules
 from trainer.envs.selfplay import against_opponents
 from trainer.envs.spec import EnvError, EnvSpec
 from trainer.envs.world import Solo
 
-_CHOICES = {"backend": tuple(BACKENDS), "preprocessing": PREPROCESSING, "vectorization": VECTORIZATION}
+_CHOICES = {"preprocessing": PREPROCESSING, "vectorization": VECTORIZATION}
+
+# What vectors and worlds have, for messages about those of a user's backend.
+OF_VECTOR = ("spec", "num_envs", "reset", "step", "raw_reward", "close")
+OF_WORLD = ("agents", "specs", "num_envs", "reset", "step", "present", "raw_rewards", "close")
 
 # Keys that only some backends use, with the default and the advice of the error where another one is set.
 _HEEDED: dict[str, tuple[Any, str]] = {
@@ -27,6 +31,8 @@ _HEEDED: dict[str, tuple[Any, str]] = {
     ),
     "mask_key": ("action_mask", "leave it out"),
     "clip_rewards": (False, "leave it out"),
+    "wrappers": ([], "leave it out"),
+    "instance_key": (None, "leave it out"),
 }  # fmt: skip
 
 
@@ -45,10 +51,12 @@ def make(env: Any, num_envs: int, autoreset: bool = True, render_mode: str | Non
     """
     _check(env, num_envs)
     import_modules(env)  # for every backend, as a module may register a world or a game
-    if BACKENDS[env.backend].is_world:
+    backend = _backend(env)
+    if backend.is_world:
         raise EnvError(f"{env.id}: env.backend={env.backend} has several agents; it is made by make_world.")
-    maker = resolve_name(BACKENDS[env.backend].make)
-    return _made(env, partial(maker, env, num_envs, autoreset=autoreset, render_mode=render_mode))
+    maker = part_at(backend.make)
+    vector = _made(env, partial(maker, env, num_envs, autoreset=autoreset, render_mode=render_mode))
+    return _complete(env, vector, OF_VECTOR)
 
 
 def make_world(env: Any, num_envs: int, render_mode: str | None = None) -> Any:
@@ -61,9 +69,29 @@ def make_world(env: Any, num_envs: int, render_mode: str | None = None) -> Any:
     import_modules(env)
     if against_opponents(env):
         return _made(env, partial(selfplay.make, env, num_envs, render_mode=render_mode))
-    if BACKENDS[env.backend].is_world:
-        return _made(env, partial(resolve_name(BACKENDS[env.backend].make), env, num_envs, render_mode=render_mode))
+    backend = _backend(env)
+    if backend.is_world:
+        world = _made(env, partial(part_at(backend.make), env, num_envs, render_mode=render_mode))
+        return _complete(env, world, OF_WORLD)
     return Solo(make(env, num_envs, render_mode=render_mode))
+
+
+def _backend(env: Any) -> Backend:
+    try:
+        return backend_of(env.backend)
+    except NoPart as error:
+        raise EnvError(f"{env.id}: env.backend={error}.") from error
+
+
+def _complete(env: Any, made: Any, parts: tuple[str, ...]) -> Any:
+    """What a backend has made, if it has all that the trainer uses."""
+    missing = [part for part in parts if not hasattr(made, part)]
+    if missing:
+        raise EnvError(
+            f"{env.id}: env.backend={env.backend} made {type(made).__name__}, which has no {', '.join(missing)}; "
+            "trainer/envs/__init__.py and trainer/envs/world.py say what it must have."
+        )
+    return made
 
 
 def _made(env: Any, maker: Callable[[], Any]) -> Any:
@@ -85,9 +113,14 @@ def _check(env: Any, num_envs: int) -> None:
             near = difflib.get_close_matches(str(value), choices, n=1)
             hint = f"; did you mean {near[0]}?" if near else "."
             raise EnvError(f"{env.id}: env.{key}={value} is none of {', '.join(choices)}{hint}")
+    if not is_path(env.backend) and env.backend not in BACKENDS:
+        near = difflib.get_close_matches(str(env.backend), BACKENDS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else "."
+        raise EnvError(f"{env.id}: env.backend={env.backend} is none of {', '.join(BACKENDS)}{hint}")
+    heeds = _backend(env).heeds
     for key, (plain, advice) in _HEEDED.items():
         value = getattr(env, key)
-        if value != plain and key not in BACKENDS[env.backend].heeds:
+        if value != plain and key not in heeds:
             raise EnvError(f"{env.id}: env.backend={env.backend} does not heed env.{key}={value}; {advice}.")
     if env.screen_size != SCREEN_SIZE and env.preprocessing != "atari":
         raise EnvError(

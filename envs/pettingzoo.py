@@ -1,7 +1,8 @@
 """Backend `pettingzoo`: any PettingZoo parallel environment with Discrete actions, as a world (`trainer.envs.world`).
 
 Ids are modules with a `parallel_env`: `mpe2/simple_spread_v3`, `sisl/pursuit_v4` (found in pettingzoo),
-`magent2/environments/battle_v4`. The agents are `possible_agents`; they may die, join late and have different spaces.
+`magent2/environments/battle_v4`; or `package.module:function`, which makes a parallel environment (a class of AEC
+environments is a turn-based game). The agents are `possible_agents`; they may die, join late and have different spaces.
 The mask of an agent without a legal action becomes all True, as its choice has no effect. Modules with only an `env`
 are turn-based games, see `trainer.envs.games.turn_based`.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,12 +20,15 @@ from numpy.typing import NDArray
 from trainer.envs import life, masks
 from trainer.envs.closing import close_all
 from trainer.envs.faults import ALONE, Unfit, is_its_own, is_looked_at, of_rewards, one_line, pair_of, warn, words_of
+from trainer.envs.import_paths import is_path
 from trainer.envs.modules import import_modules
 from trainer.envs.spaces import Field, action_of, fields_of, mask_field
 from trainer.envs.spec import EnvError, EnvSpec
 from trainer.envs.world import Observation, Step
+from trainer.envs.wrapping import arguments, maker_of, wrapped
 from trainer.envs.writing import allocate, fault_of, outside, row_writer
 
+MAKERS = {"ParallelEnv": "parallel_env", "AECEnv": "env"}  # class of PettingZoo -> its maker's name in a module
 ADVICE = "; wrap it in a module of your own, whose parallel_env or env numbers what can be done"
 
 
@@ -263,12 +268,11 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> PettingZooV
         EnvError: it could not be made, or training on it is not possible; the sentence says why and what to do.
     """
     module = module_of(env)
-    options = {**env.kwargs} if render_mode is None else {**env.kwargs, "render_mode": render_mode}
     made: list[Any] = []
     infos = []
     try:
-        for _ in range(num_envs):
-            made.append(module.parallel_env(**options))
+        for number in range(num_envs):
+            made.append(wrapped(module.parallel_env(**arguments(env, number, render_mode)), env))
             infos.append(pair_of(made[-1].reset(seed=0))[1])  # some have their spaces only after a reset
             life.beat()
         return PettingZooVector(made, env.id, env.frame_stack, env.clip_rewards, env.mask_key, infos[0])
@@ -303,6 +307,10 @@ def module_of(env: Any) -> Any:
     """
     path = env.id.replace("/", ".")
     import_modules(env)
+    if is_path(env.id):
+        maker = maker_of(env)
+        kind = next((base.__name__ for base in getattr(maker, "__mro__", ()) if base.__name__ in MAKERS), "ParallelEnv")
+        return SimpleNamespace(**{MAKERS[kind]: maker})
     tried = []
     for name in (path, f"pettingzoo.{path}"):
         try:

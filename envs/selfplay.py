@@ -14,21 +14,22 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainer.envs.backends import BACKENDS
+from trainer.envs.backends import backend_of
 from trainer.envs.games import GAMES
 from trainer.envs.games.players import PLAYERS, Player, random_player
+from trainer.envs.import_paths import NoPart, function_at, is_path, part_at
 from trainer.envs.modules import import_modules
 from trainer.envs.pettingzoo import is_turn_based
 from trainer.envs.playback import Playback
 from trainer.envs.spec import EnvError, EnvSpec
 from trainer.envs.world import AGENT, Observation, Step
+from trainer.envs.wrapping import maker_of
 
 ATTEMPTS = 1_000  # games that may end in a row without a decision of the agent
 
@@ -251,7 +252,7 @@ def against_opponents(env: Any) -> bool:
     Raises:
         EnvError: there is no such PettingZoo environment.
     """
-    backend = BACKENDS[env.backend]
+    backend = backend_of(env.backend)
     return backend.is_game or (bool(backend.make_game) and is_turn_based(env))
 
 
@@ -261,21 +262,42 @@ def game_of(env: Any, num_games: int, render_mode: str | None = None) -> Any:
     Raises:
         EnvError: there is no such game, or its settings are impossible.
     """
-    return resolve_name(BACKENDS[env.backend].make_game)(env, num_games, render_mode)
+    return part_at(backend_of(env.backend).make_game)(env, num_games, render_mode)
 
 
-def scripted(env: Any) -> Player:
-    """The scripted player of a game: the heuristic one, the perfect one, or OpenSpiel's tree search.
+def scripted(env: Any, path: str = "auto") -> Player:
+    """The scripted player of a game.
+
+    Args:
+        env: anything with the attributes of EnvConfig.
+        path: `package.module:function`; auto: the heuristic player of the game, the perfect one, or OpenSpiel's tree
+            search.
 
     Raises:
-        EnvError: the game has none.
+        EnvError: the game has none, or the path leads to none.
     """
-    path = BACKENDS[env.backend].scripted
-    player: Player | None = resolve_name(path)(env) if path else None
+    if path != "auto":
+        return player_at(path)
+    maker = backend_of(env.backend).scripted
+    player: Player | None = part_at(maker)(env) if maker else None
     if player is None:
         raise EnvError(
-            f"{env.id}: there is no scripted player of this game; set opponents.scripted=0 and evaluate_against=random."
+            f"{env.id}: there is no scripted player of this game; set opponents.scripted=0 and "
+            "evaluate_against=random, or name one of yours: opponents.scripted_player=package.module:function."
         )
+    return player
+
+
+def player_at(path: str) -> Player:
+    """A player by its import path, see `trainer.envs.games.players`.
+
+    Raises:
+        EnvError: the path leads to none.
+    """
+    try:
+        player: Player = function_at(path, ("game", "generator", "rows"))
+    except NoPart as error:
+        raise EnvError(f"the player {error}.") from error
     return player
 
 
@@ -292,6 +314,8 @@ def make_listed(env: Any, num_games: int, render_mode: str | None = None) -> Any
         EnvError: there is no such game, or its settings are impossible.
     """
     import_modules(env)  # which may put games of their own into GAMES
+    if is_path(env.id):
+        return maker_of(env, ("num_games",))(num_games, **env.kwargs)
     if env.id not in GAMES:
         near = difflib.get_close_matches(env.id, GAMES, n=1)
         hint = f"; did you mean {near[0]}?" if near else "."

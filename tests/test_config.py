@@ -11,9 +11,11 @@ import pytest
 import yaml
 
 from trainer.config.algorithms import ALGORITHMS, QRDQNConfig
-from trainer.config.compose import GROUPS, check, choose_preset, jobs, load, preset_env_id
+from trainer.config.arguments import GROUPS
+from trainer.config.compose import check, choose_preset, jobs, load
 from trainer.config.fields import ConfigError, nearest
 from trainer.config.machine import available_cores
+from trainer.config.presets import preset_env_id
 from trainer.config.run_config import from_yaml, to_dict, to_yaml
 from trainer.config.sections import CONFIG_DIR, Config, config_keys, group_options, resolve
 from trainer.config.validation import validate
@@ -50,7 +52,7 @@ def is_plain(value: Any) -> bool:
 
 @pytest.mark.parametrize(("group", "option"), FILES)
 def test_shipped_file_makes_a_valid_run(group: str, option: str) -> None:
-    open_ids = {("preset", "generic"), ("env", "generic"), ("env", "atari")}
+    open_ids = {("preset", "generic"), ("preset", "atari"), ("env", "generic"), ("env", "atari")}
     named = ["env.id=Some/Env-v0"] if (group, option) in open_ids else []
     loaded = load([f"{group}={option}", *named], cores=6)
     assert loaded.warnings == []
@@ -164,7 +166,11 @@ def test_environment_chosen_by_name_holds_against_the_preset() -> None:
         (["env.id=LunarLander-v3"], "lunarlander", "made for LunarLander-v3"),
         (["env.id=ALE/Pong-v5"], "pong", "made for ALE/Pong-v5"),
         (["env=mountaincar"], "mountaincar", "made for MountainCar-v0"),
-        (["env=atari", "env.id=ALE/Breakout-v5"], "generic", "there is none for ALE/Breakout-v5"),
+        (["env=atari", "env.id=ALE/Breakout-v5"], "atari", "made for environments like ALE/Breakout-v5"),
+        (["env.id=MinAtar/Asterix-v1"], "minatar", "made for environments like MinAtar/Asterix-v1"),
+        (["env.id=CartPole-v0"], "cartpole", "made for environments like CartPole-v0"),
+        (["env.id=BreakoutNoFrameskip-v4"], "atari", "made for environments like BreakoutNoFrameskip-v4"),
+        (["env.id=ALE/Breakout-ram-v5"], "generic", "there is none for ALE/Breakout-ram-v5"),
         (["env.id=Some/Env-v0"], "generic", "there is none for Some/Env-v0"),
     ],
 )
@@ -174,7 +180,27 @@ def test_preset_follows_the_environment(arguments: list[str], preset: str, reaso
 
 def test_preset_that_was_chosen_for_the_user_is_named_and_explained() -> None:
     loaded = load(["env.id=Some/Env-v0"], cores=2)
-    assert (loaded.config.preset, loaded.preset_reason) == ("generic", "there is none for Some/Env-v0")
+    assert loaded.config.preset == "generic"
+    assert loaded.preset_reason == (
+        "there is none for Some/Env-v0; assumed: budget_frames=500000, learner.learning_rate=0.0003, "
+        "learner.batch_size=128, algorithm.gamma=0.99, algorithm.hidden_sizes=[256, 256], "
+        "schedule.frames_per_update=4, env.preprocessing=none, env.frame_stack=1"
+    )
+
+
+def test_a_preset_gives_its_family_its_preprocessing_and_sizes() -> None:
+    breakout = load(["env.id=ALE/Breakout-v5"], cores=2).config
+    pong = load(["env.id=ALE/Pong-v5"], cores=2).config
+    assert (breakout.env.preprocessing, breakout.env.frame_stack, breakout.env.import_modules) == (
+        "atari",
+        4,
+        ["ale_py"],
+    )
+    assert dataclasses.replace(breakout, preset="pong", env=pong.env) == pong
+    asterix = load(["env.id=MinAtar/Asterix-v1"], cores=2).config
+    assert (asterix.env.id, asterix.learner.learning_rate, asterix.algorithm.hidden_sizes) == (
+        "MinAtar/Asterix-v1", 1e-4, [128],
+    )  # fmt: skip
 
 
 def test_sweep_is_every_combination_in_order() -> None:
@@ -353,7 +379,7 @@ def test_value_at_the_edge_is_taken(values: dict[str, Any]) -> None:
 
 def test_every_choice_is_checked() -> None:
     choices = {key: item.metadata["choices"] for key, item in config_keys().items() if "choices" in item.metadata}
-    assert len(choices) == 19
+    assert len(choices) == 21
     for key, options in choices.items():
         for option in options:
             assert validate(changed(Config(), {key: option}), cores=2) == []

@@ -69,7 +69,7 @@ def test_every_move_of_both_sides_is_a_picture(
 def test_who_is_not_there_is_refused(game_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.pt").write_bytes(b"torn")
     for arguments, sentence in (
-        (["--opponent", "nobody"], "--opponent nobody is neither human, random, scripted nor the file of a policy"),
+        (["--opponent", "nobody"], "--opponent nobody is neither human, random, scripted, an import path"),
         (["--seat", "2"], "--seat 2 is not there: tictactoe has seats 0 to 1"),
         (["--opponent", str(tmp_path / "x.pt")], "is torn"),
         (["--opponent", str(next((game_run / "checkpoints").glob("frames_*.pt")))], "holds no policy"),

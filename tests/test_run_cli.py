@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from trainer.commands.run import HELP, help_text, main, split_flags
-from trainer.config.compose import GROUPS
+from trainer.config.arguments import GROUPS
 from trainer.config.fields import ConfigError
 from trainer.config.sections import Config, config_keys, group_options
 from trainer.envs.spec import EnvError
@@ -114,8 +114,8 @@ def test_help_names_all_choices_and_only_keys_that_exist() -> None:
         for option in group_options(group):
             assert re.search(rf"\b{option}\b", text), f"{group}={option}"
     listed = re.findall(r"^  ([a-z_.]+)  ", HELP.partition("most often:")[2], re.MULTILINE)
-    assert len(listed) == 20 - 1  # env.kwargs.NAME is no key by itself
-    assert set(listed) <= set(config_keys())
+    assert len(listed) == 21 - 1  # env.kwargs.NAME is no key by itself
+    assert set(listed) <= {*config_keys(), "from"}
 
 
 # --- the run ---------------------------------------------------------------------------------------------------------

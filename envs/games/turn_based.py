@@ -24,6 +24,7 @@ from trainer.envs.games.rows import Rows, chosen, look, require, to_advance
 from trainer.envs.pettingzoo import ADVICE, module_of, not_made
 from trainer.envs.spaces import Field, discrete_of, fields_of, mask_field
 from trainer.envs.spec import EnvError, EnvSpec, Leaf
+from trainer.envs.wrapping import arguments, wrapped
 from trainer.envs.writing import allocate, fault_of, row_writer
 
 SEAT = "observation.seat"
@@ -275,12 +276,11 @@ def make_game(env: Any, num_games: int, render_mode: str | None = None) -> TurnB
         EnvError: it could not be made, or is no such game; the sentence says why and what to do.
     """
     module = module_of(env)
-    options = {**env.kwargs} if render_mode is None else {**env.kwargs, "render_mode": render_mode}
     made: list[Any] = []
     try:
         make = module.env if hasattr(module, "env") else module.raw_env
-        for _ in range(num_games):
-            made.append(make(**options))
+        for number in range(num_games):
+            made.append(wrapped(make(**arguments(env, number, render_mode)), env))
         return TurnBasedGames(made, env.id, env.mask_key)
     except BaseException as error:
         close_all(made, env.id)

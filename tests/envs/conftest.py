@@ -64,6 +64,9 @@ def config() -> Callable[..., SimpleNamespace]:
             "max_episode_steps": None,
             "clip_rewards": False,
             "mask_key": "action_mask",
+            "wrappers": [],
+            "instance_key": None,
+            "first_instance": 0,
         }
         assert set(changes) <= set(values)
         return SimpleNamespace(**{**values, **changes})

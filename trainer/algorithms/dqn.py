@@ -18,12 +18,12 @@ from trainer.algorithms.targets import first_priority, rescale, unrescale
 from trainer.config.algorithms import DQNConfig
 from trainer.config.sections import LearnerConfig
 from trainer.envs import EnvSpec
-from trainer.networks.q_network import QNetwork
+from trainer.networks.values import value_network
 
 
 def build(config: DQNConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:
     """The algorithm for an environment. Parameters are drawn from torch's global generator."""
-    network = QNetwork(spec, config, learner.channels_last)
+    network = value_network(spec, config, learner.channels_last)
     policy = actor(network, spec)
     loss = WeighedDQNLoss(
         policy,

@@ -18,12 +18,12 @@ from trainer.algorithms.algorithm import Algorithm, actor, value_algorithm
 from trainer.config.algorithms import MunchausenConfig
 from trainer.config.sections import LearnerConfig
 from trainer.envs import EnvSpec
-from trainer.networks.q_network import QNetwork
+from trainer.networks.values import value_network
 
 
 def build(config: MunchausenConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:
     """The algorithm for an environment. Parameters are drawn from torch's global generator."""
-    network = QNetwork(spec, config, learner.channels_last)
+    network = value_network(spec, config, learner.channels_last)
     policy = actor(network, spec)
     loss = targets.ObjectiveLoss(policy, partial(objective, config=config))
     return value_algorithm(network, policy, loss, targets.td_error_of, targets.priority_of)

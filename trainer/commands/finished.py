@@ -9,7 +9,9 @@ import torch
 
 from trainer import envs
 from trainer.config.fields import ConfigError
+from trainer.config.instances import env_of_others
 from trainer.config.overrides import agent_config
+from trainer.config.parts import import_from_here
 from trainer.config.run_config import from_yaml
 from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config
@@ -46,9 +48,10 @@ def open_run(run_dir: Path, policy: str) -> tuple[Config, Players]:
         EnvError: the environment could not be made.
     """
     torch.set_num_threads(1)
+    import_from_here()
     if not RunFolder(run_dir).config.is_file():
         raise ConfigError(f"{run_dir} is no run's folder: it has no config.yaml")
     config = from_yaml(RunFolder(run_dir).config)
-    loaded = Players([(agent_config(config, name), spec) for name, spec in envs.describe_world(config.env)])
+    loaded = Players([(agent_config(config, name), spec) for name, spec in envs.describe_world(env_of_others(config))])
     loaded.load(policy_weights(run_dir / POLICIES[policy], loaded.flat.numel()))
     return config, loaded

@@ -14,6 +14,7 @@ import torch
 
 from trainer.commands.finished import from_here
 from trainer.config.fields import ConfigError
+from trainer.config.parts import import_from_here
 from trainer.config.run_config import from_yaml
 from trainer.config.run_files import RunFolder
 from trainer.envs import EnvError
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.games < 1:
         parser.error(f"--games {options.games} must be at least 1")
     torch.set_num_threads(1)
+    import_from_here()
     try:
         if not RunFolder(options.run).config.is_file():
             raise ConfigError(f"{options.run} is no run's folder: it has no config.yaml")

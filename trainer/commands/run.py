@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainer.config.fields import ConfigError, nearest, shown
+from trainer.config.parts import import_from_here
 from trainer.config.sections import CONFIG_DIR, config_keys, group_options
 
 if TYPE_CHECKING:
-    from trainer.config.compose import Loaded
+    from trainer.config.composing import Loaded
 
 HELP = """\
 Trains an agent by asynchronous, vectorised Q-learning and leaves the run in a folder of its own.
@@ -27,9 +28,11 @@ examples:
   python -m trainer.run                                           CartPole to a solved policy
   python -m trainer.run preset=lunarlander seed=3 collector.num_workers=2
   python -m trainer.run env.id=SomeInstalled/Env-v0 'env.import_modules=[some_installed]'
-  python -m trainer.run preset=pong env.id=ALE/Breakout-v5 learner.device=cuda
+  python -m trainer.run env.id=ALE/Breakout-v5 learner.device=cuda
   python -m trainer.run schedule=sync logger=wandb run_dir=runs/mine
   python -m trainer.run resume=runs/mine budget_frames=1_000_000  go on, where it was stopped or killed
+  python -m trainer.run from=runs/mine seed=5                     a new run as that one, but with seed=5
+  python -m trainer.run env.id=my_package.envs:MyEnv algorithm.network=my_package.networks:build
   python -m trainer.run -m preset=cartpole,acrobot seed=0,1,2     six runs, one after another
 
 presets (preset=NAME; without one, the preset made for the env.id that you name, else generic):
@@ -46,6 +49,7 @@ keys that are set most often:
   budget_frames               environment frames that are collected in all
   run_dir                     the run's folder; default runs/<date>_<time>_<env>_<algorithm>_<seed>
   resume                      a run's folder to go on in; auto: run_dir, where that holds a run
+  from                        a run's folder, or a YAML file with keys: begin as that one, with what is typed
   collector.num_workers       processes that play; default cores - 2, at least 1
   collector.envs_per_worker   environments that each of them steps together
   replay.capacity_frames      frames that the replay keeps
@@ -62,6 +66,7 @@ keys that are set most often:
 
 flags:
   --help         this text
+  --config-dir FOLDER  take presets and options from FOLDER/preset/NAME.yaml, FOLDER/env/NAME.yaml and so on, too
   --cfg job      print the configuration that the arguments make, every key of it, and stop
   --info         print how Hydra put it together, and stop
   -m             run every combination of values that are separated by commas, one after another
@@ -97,6 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
+        import_from_here()
         flags, overrides = split_flags(arguments)
         if {"-h", "--help"} & set(flags):
             print(help_text(), end="")
@@ -120,6 +126,7 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     flags: list[str] = []
     overrides: list[str] = []
+    folders: list[str] = []
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
@@ -127,6 +134,9 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             overrides.append(argument)
             continue
         flag, equals, word = argument.partition("=")
+        if flag in ("--config-dir", "-cd"):
+            folders.append(word or (rest.pop(0) if rest and "=" not in rest[0] else ""))
+            continue
         if flag not in FLAGS:
             key = flag.lstrip("-")
             known = key in config_keys() or (CONFIG_DIR / key).is_dir()
@@ -140,12 +150,17 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     modes = [flag for flag in flags if flag in FLAGS and flag != "--resolve"]
     if len(modes) > 1:
         raise ConfigError(f"{' and '.join(modes)} cannot go together: use one at a time")
+    if folders:
+        from trainer.config.arguments import search_path
+
+        overrides = [search_path(folders), *overrides]
     return flags, overrides
 
 
 def help_text() -> str:
     """The text of `--help`: examples, presets, groups, and the most common keys."""
-    from trainer.config.compose import GROUPS, preset_env_id
+    from trainer.config.arguments import GROUPS
+    from trainer.config.presets import preset_env_id
 
     presets = [f"  {name:<24}{preset_env_id(name) or 'any other env.id'}" for name in group_options("preset")]
     groups = [f"  {group:<12}{', '.join(group_options(group))}" for group in GROUPS if group != "preset"]
@@ -157,9 +172,18 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
     import hydra
     from hydra.core.hydra_config import HydraConfig
 
-    from trainer.config.compose import check, check_composition, choose_preset, hydra_arguments, load
+    from trainer.config.beginning import FROM, split_source
+    from trainer.config.compose import check, choose_preset, hydra_arguments, load
+    from trainer.config.composing import check_composition
+    from trainer.config.run_config import to_yaml
 
-    checked = check(overrides)
+    source, keys = split_source(overrides)
+    checked = check(keys)
+    if source and not {"-m", "--multirun"} & set(flags):
+        print(to_yaml(load(overrides).config), end="")
+        return 0
+    unswept = [f"{FROM}{source}"] if source else []
+    unswept += [override.input_line or "" for override in checked if override.key_or_group.startswith("hydra.search")]
     passed = hydra_arguments(checked)
     if {"-m", "--multirun"} & set(flags):
         _check_sweep(overrides)
@@ -173,7 +197,7 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
     def job(_: object) -> None:
         # Composed again by `load`, so that a run of a sweep has the same configuration as without -m.
         os.chdir(here)  # an environment of the run before may have changed the working folder
-        chosen = list(HydraConfig.get().overrides.task)
+        chosen = [*unswept, *HydraConfig.get().overrides.task]
         print(f"\nrun {HydraConfig.get().job.num + 1} of the sweep: {' '.join(chosen)}", flush=True)
         code = _train(load(chosen), [sys.argv[0], *chosen])
         gc.collect()  # its parts refer to one another: without this its replay stays mapped and uses the disk

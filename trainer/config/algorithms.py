@@ -7,10 +7,10 @@ section, and two dozen repeated fields could get different defaults and ranges.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Any
 
-from trainer.config.fields import ConfigError, number, numbers, one_of
+from trainer.config.fields import ConfigError, number, numbers, one_of, part
 from trainer.config.registries import ACTIVATIONS, CNNS, LOSS_FUNCTIONS
 
 LEAST_SUPPORT = 1e-6  # of v_max - v_min, and of a bound that is not 0
@@ -28,8 +28,9 @@ class AlgorithmConfig:
     # Soft updates after every update: target += tau * (online - target).
     target_tau: float | None = number(None, 1e-6, 1.0, (1e-4, 1.0))
     hidden_sizes: list[int] = numbers([120, 84], 1, 65_536, (4, 8_192))
-    activation: str = one_of(*ACTIVATIONS)
-    cnn: str = one_of("auto", *CNNS)  # encoder of image leaves
+    activation: str = part(*ACTIVATIONS, call="")
+    cnn: str = part("auto", *CNNS, call="channels")  # encoder of image leaves
+    encoders: dict[str, str] = field(default_factory=dict)  # leaf -> package.module:function, its encoder
     scale_observations: bool = False  # the network sees numbers with finite bounds as -1 .. 1
 
 
@@ -44,7 +45,16 @@ class ValueConfig(AlgorithmConfig):
 
 
 @dataclass(frozen=True)
-class DQNConfig(ValueConfig):
+class OneValueConfig(ValueConfig):
+    """Keys of all algorithms whose network gives one number for each action, its value."""
+
+    # package.module:function of yours, called with the environment's spec and this section.
+    network: str = part("auto", call="spec section", kwargs="network_kwargs")
+    network_kwargs: dict[str, Any] = field(default_factory=dict)  # its further arguments
+
+
+@dataclass(frozen=True)
+class DQNConfig(OneValueConfig):
     """dqn, apex."""
 
     double: bool = True  # the network chooses the next action, the target network evaluates it
@@ -87,7 +97,7 @@ class IQNConfig(ValueConfig):
 
 
 @dataclass(frozen=True)
-class MunchausenConfig(ValueConfig):
+class MunchausenConfig(OneValueConfig):
     """munchausen."""
 
     name: str = "munchausen"
@@ -142,7 +152,20 @@ def _check_support(section: C51Config) -> list[str]:
     return [f"algorithm.v_min={low:g} to algorithm.v_max={high:g} leaves out 0, which is the value of an episode's end"]
 
 
-_DQN = AlgorithmEntry(DQNConfig, "trainer.algorithms.dqn:build")
+def _check_network(section: OneValueConfig) -> list[str]:
+    if section.network == "auto":
+        return []
+    if section.noisy:
+        raise ConfigError(
+            f"algorithm.noisy=true makes noisy layers of ours, and algorithm.network={section.network} has its own "
+            "layers: set algorithm.noisy=false, and epsilon explores"
+        )
+    if section.dueling:
+        return [f"algorithm.dueling=true does nothing: algorithm.network={section.network} has its own layers"]
+    return []
+
+
+_DQN = AlgorithmEntry(DQNConfig, "trainer.algorithms.dqn:build", _check_network)
 _C51 = AlgorithmEntry(C51Config, "trainer.algorithms.c51:build", _check_support, "is the distance of two distributions")
 
 # By `algorithm.name`; each has a YAML file in configs/algorithm/.
@@ -154,7 +177,10 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         IQNConfig, "trainer.algorithms.iqn:build", no_first_priority="has the noise of its drawn fractions in it"
     ),
     "munchausen": AlgorithmEntry(
-        MunchausenConfig, "trainer.algorithms.munchausen:build", no_first_priority="has the log-policy in it"
+        MunchausenConfig,
+        "trainer.algorithms.munchausen:build",
+        _check_network,
+        no_first_priority="has the log-policy in it",
     ),
     "rainbow": _C51,
     "apex": _DQN,

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -18,10 +19,12 @@ from omegaconf.errors import OmegaConfBaseException
 from trainer.config.fields import ConfigError, hint, nearest, shown
 from trainer.config.run_config import first_line, schema
 from trainer.config.sections import CONFIG_DIR, config_keys, group_options
+from trainer.envs.import_paths import is_path
 
-FREE = ("env.kwargs.", "agents.overrides.", "agents.start_from.")  # below these a user may add any key
 GROUPS = tuple(sorted(path.name for path in CONFIG_DIR.iterdir() if any(path.glob("*.yaml"))))
 KEYS = config_keys()
+# Below these a user may add any key, as env.kwargs.size=5.
+FREE = tuple(f"{key}." for key, item in KEYS.items() if str(item.type).startswith("dict"))
 MOST_REPEATED = 200  # longest value that an error repeats in what to type instead
 MOST_RUNS = 1_000  # of a sweep, as each is checked before the first begins
 # All that Hydra, OmegaConf and Python raise on strange values, as 5,000 digits or a thousand brackets.
@@ -34,7 +37,8 @@ def check(arguments: Sequence[str]) -> list[Override]:
     Raises:
         ConfigError: about the first argument that is not valid.
     """
-    overrides = [_parse(argument) for argument in arguments]
+    overrides = [_parse(_of_part(argument)) for argument in arguments]
+    folders = folders_of(overrides)
     for override in overrides:
         key = override.key_or_group
         if key.startswith(("hydra.", "hydra/")):
@@ -47,10 +51,47 @@ def check(arguments: Sequence[str]) -> list[Override]:
             raise ConfigError(_unknown_key(key))
         for value in single_values(override):
             if key in GROUPS:
-                _check_option(key, value.strip("'\""))
+                _check_option(key, value.strip("'\""), folders)
             else:
                 _check_type(key, value)
     return overrides
+
+
+def search_path(folders: Sequence[str]) -> str:
+    """The folders of `--config-dir` as Hydra's key for them.
+
+    Raises:
+        ConfigError: the flag names no folder.
+    """
+    if "" in folders:
+        raise ConfigError("--config-dir takes a folder, which holds preset/NAME.yaml or the like")
+    named = ",".join(quoted(f"file://{Path(folder).absolute()}") for folder in folders)
+    return f"hydra.searchpath=[{named}]"
+
+
+def folders_of(overrides: Sequence[Override]) -> tuple[Path, ...]:
+    """The folders of the user's that groups are looked for in, besides the trainer's.
+
+    Raises:
+        ConfigError: one is not there.
+    """
+    found: list[Path] = []
+    for override in overrides:
+        if override.key_or_group == "hydra.searchpath":
+            value = override.value()
+            names = [str(name) for name in (value if isinstance(value, list) else [value])]
+            found += [Path(name.removeprefix("file://")).absolute() for name in names if not name.startswith("pkg://")]
+    for folder in found:
+        if not folder.is_dir():
+            raise ConfigError(f"--config-dir={folder} is no folder: name one that holds preset/NAME.yaml or the like")
+    return tuple(found)
+
+
+def _of_part(argument: str) -> str:
+    """The argument; `GROUP=package.module:object` becomes `GROUP.name=package.module:object`."""
+    group, _, value = argument.partition("=")
+    takes_part = group in GROUPS and "part" in getattr(KEYS.get(f"{group}.name"), "metadata", {})
+    return f"{group}.name={value}" if takes_part and is_path(value) else argument
 
 
 def _parse(argument: str) -> Override:
@@ -125,8 +166,14 @@ def _unknown_key(key: str) -> str:
     return f"there is no key {shown(key)}{hint(key, (*KEYS, *GROUPS))} (--cfg job lists all)"
 
 
-def _check_option(group: str, option: str) -> None:
-    options = group_options(group)
+def _check_option(group: str, option: str, folders: tuple[Path, ...]) -> None:
+    options = group_options(group, folders)
+    for folder in folders:
+        if option in group_options(group) and (folder / group / f"{option}.yaml").is_file():
+            raise ConfigError(
+                f"{group}={option} is a file of {folder} and one of the trainer's: give {folder}/{group}/{option}.yaml "
+                "another name"
+            )
     if option in options:
         return
     if group == "env" and ("/" in option or "-v" in option):
@@ -167,6 +214,7 @@ def _type_words(key: str) -> str:
         "str": "text",
         "list[int]": "whole numbers in brackets, as [120,84]",
         "list[str]": "words in brackets, as [first,second]",
+        "list[Any]": "import paths in brackets, as [package.module:object]",
     }
     plain = kind.removesuffix(" | None")
     return words.get(plain, "a mapping, as {key: value}") + (" or null" if plain != kind else "")

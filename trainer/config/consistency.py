@@ -6,10 +6,10 @@ import math
 import os
 
 from trainer.config.algorithms import ALGORITHMS
-from trainer.config.fields import ConfigError, plain
+from trainer.config.fields import ConfigError, plain, shown
 from trainer.config.schedules.rounds import frames_of_step
 from trainer.config.sections import Config
-from trainer.envs.backends import BACKENDS
+from trainer.envs.backends import known_backend
 
 COPIES = 7  # of a network: weights, target, gradient, Adam's two moments, board, evaluator; besides one for each worker
 MOST_UPDATES = 10**11  # three years at a millisecond each
@@ -29,6 +29,7 @@ def check_together(config: Config) -> None:
     _check_updates(config)
     _check_algorithm(config)
     _check_network(config)
+    _check_instances(config)
 
 
 def most_updates(config: Config) -> float:
@@ -123,7 +124,7 @@ def check_opponents(config: Config) -> None:
             f"opponents.{key}={getattr(config.opponents, key):g} has no policies to play against: name them, as "
             "'opponents.checkpoint_paths=[RUN/best/policy.pt]'"
         )
-    if BACKENDS[config.env.backend].is_game:
+    if known_backend(config.env.backend).is_game:
         check_game(config)
 
 
@@ -177,3 +178,17 @@ def _check_network(config: Config) -> None:
             f"algorithm.hidden_sizes={sizes} makes {weights} weights, of which the run holds {copies} copies, "
             f"{needed / 2**30:.0f} GiB in all, and this machine has {there / 2**30:.0f} GiB: set smaller layers"
         )
+
+
+def _check_instances(config: Config) -> None:
+    env = config.env
+    if env.instance_key is None:
+        return
+    if env.instance_key in env.kwargs:
+        raise ConfigError(
+            f"env.kwargs.{env.instance_key}={shown(env.kwargs[env.instance_key])} would be the same for every "
+            f"environment, and env.instance_key={env.instance_key} gives each its number: leave the former out, and "
+            "say with env.first_instance where the numbers begin"
+        )
+    if not env.instance_key.isidentifier():
+        raise ConfigError(f"env.instance_key={shown(env.instance_key)} is no argument's name: name one, as port")

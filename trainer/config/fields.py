@@ -20,6 +20,19 @@ def one_of(default: str, *others: str) -> Any:
     return field(default=default, metadata={"choices": (default, *others)})
 
 
+def part(default: str, *others: str, call: str | None = None, kwargs: str = "") -> Any:
+    """A text field that takes one of several values, or the import path of a part of the user's.
+
+    Args:
+        default: the first value, its default.
+        others: the other ones.
+        call: names of the arguments that the part is called with, as "spec section", for `trainer.config.parts`; None:
+            it belongs to the environment, and is looked at where environments are made.
+        kwargs: key of the same section that holds further arguments, by name.
+    """
+    return field(default=default, metadata={"choices": (default, *others), "part": (call, kwargs)})
+
+
 def number(default: float | None, low: float, high: float, usual: tuple[float, float] | None = None) -> Any:
     """A field that takes a number from `low` to `high`, both included.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -60,15 +61,21 @@ def agent_values(config: Config, name: str) -> dict[str, Any]:
             f"agents.overrides.{name}={shown(nested)} does not fit: name a key of the agent's, as "
             f"agents.overrides.{name}.learner.learning_rate=1e-4"
         )
-    return flat_keys(nested)
+    return flat_keys(nested, whole=[key for key, item in config_keys().items() if str(item.type).startswith("dict")])
 
 
-def flat_keys(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings: `{"learner": {"batch_size": 32}}` becomes `{"learner.batch_size": 32}`."""
+def flat_keys(nested: dict[str, Any], prefix: str = "", whole: Sequence[str] = ()) -> dict[str, Any]:
+    """Flatten nested mappings: `{"learner": {"batch_size": 32}}` becomes `{"learner.batch_size": 32}`.
+
+    Args:
+        nested: the mapping.
+        prefix: of its keys.
+        whole: dotted keys whose values are mappings.
+    """
     found: dict[str, Any] = {}
     for key, value in nested.items():
-        if isinstance(value, dict):
-            found |= flat_keys(value, f"{prefix}{key}.")
+        if isinstance(value, dict) and f"{prefix}{key}" not in whole:
+            found |= flat_keys(value, f"{prefix}{key}.", whole)
         else:
             found[f"{prefix}{key}"] = value
     return found

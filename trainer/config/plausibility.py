@@ -8,7 +8,7 @@ from trainer.config.algorithms import ALGORITHMS, explores_by_noise
 from trainer.config.consistency import most_updates
 from trainer.config.fields import bounds_text, shown
 from trainer.config.sections import Config, config_keys, resolve
-from trainer.envs.backends import BACKENDS
+from trainer.envs.backends import known_backend
 
 FEW_UPDATES, MANY_UPDATES = 100, 10**9
 GATHERED = 10  # most rows that are sampled at once, in capacities of the replay
@@ -134,7 +134,7 @@ def _without_effect(config: Config) -> list[str]:
             f"evaluator.every_frames={evaluator.every_frames} nothing is evaluated within "
             f"budget_frames={config.budget_frames}"
         )
-    if BACKENDS[config.env.backend].is_game:
+    if known_backend(config.env.backend).is_game:
         found += _of_opponents(config)
     return found
 

@@ -1,10 +1,15 @@
 """Registries: the names that a key takes, with an import path for each. No other file lists these names.
 
-A path is `module:name`, which `resolve_name` of Python's pkgutil imports where the object is used. So a wrong argument
-is refused before slow imports.
+A path is `package.module:object`, which is imported where the object is used. So a wrong argument is refused before
+slow imports. Each of these keys also takes such a path itself, of a part of the user's: see `trainer.config.parts`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainer.envs.import_paths import part_at
 
 # algorithm.activation: a module of torch without arguments.
 ACTIVATIONS = {"relu": "torch.nn:ReLU", "tanh": "torch.nn:Tanh", "silu": "torch.nn:SiLU"}
@@ -35,3 +40,12 @@ LOGGERS = {
     "text": "trainer.telemetry.loggers.text:open_text",
     "terminal": "trainer.telemetry.loggers.terminal:open_terminal",
 }
+
+
+def registered(registry: Mapping[str, str], name: str) -> Any:
+    """The object of a name in a registry, or of an import path.
+
+    Raises:
+        NoPart: the path leads nowhere.
+    """
+    return part_at(registry.get(name, name))

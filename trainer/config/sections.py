@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from trainer.config.algorithms import AlgorithmConfig, AnyAlgorithmConfig, DQNConfig
-from trainer.config.fields import number, one_of
+from trainer.config.fields import number, one_of, part
 from trainer.config.machine import available_cores
 from trainer.config.registries import EXPLORATIONS, OPTIONAL_LOGGERS
 from trainer.config.schedules import SCHEDULES, Schedule
-from trainer.envs.backends import BACKENDS, PREPROCESSING, SCREEN_SIZE, VECTORIZATION
+from trainer.envs.backends import BACKENDS, PREPROCESSING, SCREEN_SIZE, VECTORIZATION, known_backend
 
 # Beside the package, in a clone as in an installation, whatever the working folder holds.
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
@@ -28,9 +28,16 @@ GAMES_PER_ROUND = 4  # of a worker, where the schedule has rounds
 class EnvConfig:
     """The environment, and how it is wrapped."""
 
-    id: str = "CartPole-v1"
-    backend: str = one_of(*BACKENDS)
+    id: str = "CartPole-v1"  # or package.module:function, which makes one environment
+    backend: str = part(*BACKENDS)
     kwargs: dict[str, Any] = field(default_factory=dict)  # handed to the environment's constructor
+    # Around each environment, the first one innermost: package.module:function, or with arguments
+    # {wrapper: package.module:function, NAME: VALUE}.
+    wrappers: list[Any] = field(default_factory=list)
+    # Argument of the constructor that gets the instance's number, another one for each environment of a run: a port,
+    # a display, a worker id. They begin with first_instance.
+    instance_key: str | None = None
+    first_instance: int = number(0, 0, 10**9)
     import_modules: list[str] = field(default_factory=list)  # packages that register the id when imported
     preprocessing: str = one_of(*PREPROCESSING)
     # atari: frames of so many pixels square; 42 makes an update 9 times cheaper.
@@ -48,7 +55,8 @@ class CollectorConfig:
 
     num_workers: int | None = number(None, 1, 4_096)  # None: cores - 2, at least 1
     envs_per_worker: int = number(16, 1, 65_536, (1, 4_096))
-    exploration: str = one_of(*EXPLORATIONS)
+    exploration: str = part(*EXPLORATIONS, call="section num_streams streams", kwargs="exploration_kwargs")
+    exploration_kwargs: dict[str, Any] = field(default_factory=dict)  # further arguments of an exploration of one's own
     epsilon_start: float = number(1.0, 0.0, 1.0)
     epsilon_end: float = number(0.05, 0.0, 1.0)
     epsilon_decay_frames: int = number(10_000, 0, 10**12)
@@ -180,7 +188,8 @@ class OpponentsConfig:
     sampling: str = one_of("uniform", "last", "pfsp")
     last_k: int = number(5, 1, 10**4)  # last: the newest so many
     epsilon: float = number(0.05, 0.0, 1.0, (0.0, 0.5))  # random moves of latest and snapshots
-    evaluate_against: str = one_of("random", "scripted")
+    scripted_player: str = part("auto")  # auto: the game's; or package.module:function
+    evaluate_against: str = part("random", "scripted")
 
 
 @dataclass(frozen=True)
@@ -209,7 +218,7 @@ class FaultsConfig:
 class LoggerConfig:
     """Loggers. JSONL, CSV, the text log and the terminal are always on."""
 
-    name: str = one_of("none", *OPTIONAL_LOGGERS)
+    name: str = part("none", *OPTIONAL_LOGGERS, call="section run notify")
     every_seconds: float = number(1.0, 0.01, 1e9, (0.1, 3_600.0))
     terminal: str = one_of("auto", "live", "plain", "none")
     wandb_project: str = "trainer"
@@ -268,9 +277,9 @@ def config_keys(config: Any = Config, prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def group_options(group: str) -> tuple[str, ...]:
-    """Names that `group=NAME` takes: the files of configs/<group>/, sorted."""
-    return tuple(sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml")))
+def group_options(group: str, folders: tuple[Path, ...] = ()) -> tuple[str, ...]:
+    """Names that `group=NAME` takes: the files of configs/<group>/ and of the user's folders, sorted."""
+    return tuple(sorted({path.stem for folder in (CONFIG_DIR, *folders) for path in (folder / group).glob("*.yaml")}))
 
 
 def resolve(config: Config, cores: int | None = None) -> Config:
@@ -287,7 +296,7 @@ def resolve(config: Config, cores: int | None = None) -> Config:
     step = max(1, cast(int, collector.num_workers) * collector.envs_per_worker)  # frames of one step of all workers
     if schedule.tolerance_frames is None:
         schedule = replace(schedule, tolerance_frames=max(512, 2 * step))
-    if BACKENDS[config.env.backend].is_game and schedule.kind.repeatable:
+    if known_backend(config.env.backend).is_game and schedule.kind.repeatable:
         schedule = _rounds_of_games(schedule, cast(int, collector.num_workers))
     if schedule.frames_per_round is None and schedule.episodes_per_round is None:
         steps = schedule.kind.round_steps or max(1, round(1_024 / step))

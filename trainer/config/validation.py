@@ -16,12 +16,19 @@ from trainer.config.fields import ConfigError, bounds_text, hint, shown
 from trainer.config.overrides import agent_config, agent_values
 from trainer.config.plausibility import warnings
 from trainer.config.sections import Config, config_keys, resolve
+from trainer.envs.import_paths import is_path
 
 PATHS = (
     "run_dir", "resume", "replay.scratch_dir", "opponents.start_from", "opponents.checkpoint_paths",
     "agents.start_from",
 )  # fmt: skip
 MOST_TEXT, MOST_ID, MOST_NAME = 2_000, 200, 255  # bytes of a text (paths have 4,095), an id, a folder's name (Linux)
+FREE = (
+    "env.kwargs",
+    "env.wrappers",
+    "collector.exploration_kwargs",
+    "algorithm.network_kwargs",
+)  # arguments of parts: any values
 KINDS: dict[str, Any] = {"int": int, "float": int | float, "bool": bool, "str": str, "list": list, "dict": dict}
 DEVICE = re.compile(r"cuda:(0|[1-9][0-9]{0,2})")
 
@@ -91,6 +98,8 @@ def _check_kind(key: str, annotation: str, value: Any) -> None:
 
 def _check_range(key: str, value: Any, low: float, high: float) -> None:
     for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, bool) or not isinstance(one, int | float | None):  # as an element of a list
+            raise ConfigError(f"{key}={shown(value)} does not fit: {shown(one)} is no number")
         if one is not None and not low <= one <= high:  # also True for NaN
             raise ConfigError(f"{key}={shown(value)} is out of range: it must be {bounds_text(low, high)}")
 
@@ -110,9 +119,13 @@ def _check_names(values: dict[str, Any]) -> None:
         value = values[key]
         if key == "learner.device" and DEVICE.fullmatch(value):
             continue
+        if "part" in known.get(key, {}) and is_path(value):
+            continue
         if value not in options or value == "cuda:N":
             meant = f"; the nearest is {key}=cuda" if value == "gpu" else hint(value, options, prefix=f"{key}=")
-            raise ConfigError(f"{key}={shown(value)} is none of {', '.join(options)}{meant}")
+            own = ", nor an import path, package.module:object" if "part" in known.get(key, {}) else ""
+            raise ConfigError(f"{key}={shown(value)} is none of {', '.join(options)}{own}{meant}")
+    _check_paths(values)
     for name in values["env.import_modules"]:
         if not all(part.isidentifier() and not iskeyword(part) for part in name.split(".")):
             raise ConfigError(
@@ -120,9 +133,20 @@ def _check_names(values: dict[str, Any]) -> None:
             )
 
 
+def _check_paths(values: dict[str, Any]) -> None:
+    """Refuse what has not the form of an import path, where nothing else is taken."""
+    form = "no import path: write package.module:object, as gymnasium.wrappers:FlattenObservation"
+    for leaf, path in values["algorithm.encoders"].items():
+        if not is_path(path):
+            raise ConfigError(f"algorithm.encoders.{leaf}={shown(path)} is {form}")
+    for one in values["env.wrappers"]:
+        if not is_path(one.get("wrapper") if isinstance(one, dict) else one):
+            raise ConfigError(f"env.wrappers={shown(one)} is {form}; with arguments {{wrapper: PATH, NAME: VALUE}}")
+
+
 def _check_texts(key: str, value: Any) -> None:
-    """Refuse texts that do not fit into a file, a terminal or a path; those of env.kwargs only must be UTF-8."""
-    free = key == "env.kwargs"
+    """Refuse texts that do not fit into a file, a terminal or a path; arguments of parts only must be UTF-8."""
+    free = key in FREE
     for text in _texts(value):
         try:
             length = len(text.encode())

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from pkgutil import resolve_name
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
 from trainer.config.algorithms import AlgorithmConfig
 from trainer.config.fields import ConfigError
-from trainer.config.registries import CNNS
+from trainer.config.registries import CNNS, registered
 from trainer.envs import EnvSpec, Leaf
+from trainer.envs.import_paths import part_at
 
 
 def encoders_of(spec: EnvSpec, section: AlgorithmConfig, channels_last: bool) -> tuple[nn.ModuleList, int]:
@@ -25,7 +26,8 @@ def encoders_of(spec: EnvSpec, section: AlgorithmConfig, channels_last: bool) ->
         The encoders, and the number of features of all of them.
 
     Raises:
-        ConfigError: `algorithm.scale_observations` is set, and no leaf has bounds.
+        ConfigError: `algorithm.scale_observations` is set, and no leaf has bounds; or an encoder of the user's is for a
+            leaf that there is not, or gives something else than features.
     """
     if section.scale_observations and not any(leaf.low for leaf in spec.leaves):
         raise ConfigError(
@@ -33,8 +35,11 @@ def encoders_of(spec: EnvSpec, section: AlgorithmConfig, channels_last: bool) ->
             "leave it out, or declare them in its observation space"
         )
     encoders: list[nn.Module] = []
+    paths = _paths(spec, section.encoders)
     for leaf in spec.leaves:
-        if leaf.kind == "image":
+        if leaf.name in paths:
+            encoders.append(_made(paths[leaf.name], leaf, section))
+        elif leaf.kind == "image":
             encoders.append(Image(leaf, section.cnn, channels_last, section.scale_observations))
         elif leaf.kind == "discrete":
             encoders.append(OneHot(leaf.nvec))
@@ -46,6 +51,35 @@ def encoders_of(spec: EnvSpec, section: AlgorithmConfig, channels_last: bool) ->
             for encoder, leaf in zip(encoders, spec.leaves, strict=True)
         )
     return nn.ModuleList(encoders), width
+
+
+def _paths(spec: EnvSpec, encoders: Mapping[str, str]) -> dict[str, str]:
+    """The import paths of `algorithm.encoders` by the leaves' full names; they may leave out `observation.`."""
+    names = {name: leaf.name for leaf in spec.leaves for name in (leaf.name, leaf.name.removeprefix("observation."))}
+    for name in encoders:
+        if name not in names:
+            raise ConfigError(
+                f"algorithm.encoders.{name} names no part of {spec.id}'s observation: it has "
+                f"{', '.join(leaf.name.removeprefix('observation.') for leaf in spec.leaves)}"
+            )
+    return {names[name]: path for name, path in encoders.items()}
+
+
+def _made(path: str, leaf: Leaf, section: AlgorithmConfig) -> nn.Module:
+    """A user's encoder of a leaf, which is tried with two observations."""
+    encoder: nn.Module = part_at(path)(leaf, section)
+    name = f"algorithm.encoders.{leaf.name.removeprefix('observation.')}={path}"
+    example = torch.zeros(2, *leaf.seen_shape, dtype=getattr(torch, leaf.dtype))
+    if not isinstance(encoder, nn.Module):
+        raise ConfigError(f"{name} made {type(encoder).__name__}: it must make a torch.nn.Module")
+    with torch.no_grad():
+        features = encoder(example)
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2 or not features.is_floating_point():
+        given = f"{features.dtype} {list(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
+        raise ConfigError(
+            f"{name} gave {given} for {example.dtype} {list(example.shape)}: it must give floats [batch, features]"
+        )
+    return encoder
 
 
 class Flatten(nn.Module):
@@ -102,7 +136,7 @@ class Image(nn.Module):
         sizes = dict(zip(leaf.axes, leaf.shape, strict=True))
         channels = sizes.get("c", 1) * leaf.stack
         name = fitting_cnn(sizes["h"], sizes["w"]) if cnn == "auto" else cnn
-        self.convolutions = resolve_name(CNNS[name])(channels)
+        self.convolutions = registered(CNNS, name)(channels)
         self.convolutions.to(memory_format=self.format)  # type: ignore[call-overload]  # missing in torch's stubs
 
     def forward(self, x: Tensor) -> Tensor:
@@ -117,6 +151,8 @@ class Image(nn.Module):
         # convert bytes directly into another memory format.
         x = x.float() if self.scale is None else x * self.scale
         x = (x + self.offset if self.offset else x).contiguous(memory_format=self.format)
+        if not isinstance(self.convolutions, nn.Sequential):  # a user's own
+            return self.convolutions(x).contiguous().flatten(1)
         *parts, activation = self.convolutions
         for part in parts:
             x = part(x)

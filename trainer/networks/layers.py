@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from pkgutil import resolve_name
 
 import torch
 from torch import Tensor, nn
 
-from trainer.config.registries import ACTIVATIONS
+from trainer.config.registries import ACTIVATIONS, registered
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -64,7 +63,7 @@ class MLP(nn.Module):
 
     Args:
         sizes: widths, that of the input first.
-        activation: a key of `ACTIVATIONS`.
+        activation: a key of `ACTIVATIONS`, or an import path.
         sigma: initial noise of noisy layers; None: plain layers.
         ends_active: whether an activation follows the last layer too.
     """
@@ -74,7 +73,7 @@ class MLP(nn.Module):
         self.layers = nn.ModuleList(
             nn.Linear(a, b) if sigma is None else NoisyLinear(a, b, sigma) for a, b in itertools.pairwise(sizes)
         )
-        kind = resolve_name(ACTIVATIONS[activation])
+        kind = registered(ACTIVATIONS, activation)
         self.activations = nn.ModuleList(kind() for _ in range(len(self.layers) - (0 if ends_active else 1)))
 
     def forward(self, x: Tensor, factors: Iterator[Tensor]) -> Tensor:

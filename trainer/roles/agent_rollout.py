@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from trainer.acting.exploration import EpsilonGreedy
 from trainer.acting.multi_agent import Seen
 from trainer.acting.stacks import FrameStacks
 from trainer.config.algorithms import explores_by_noise
-from trainer.config.registries import EXPLORATIONS
+from trainer.config.registries import EXPLORATIONS, registered
 from trainer.envs.world import Observation, Step
 from trainer.host import seeds
 from trainer.roles.agents import AgentPlan
@@ -42,7 +41,8 @@ class AgentRollout:
         n = self.num_envs = config.envs_per_worker
         self.explorer = EpsilonGreedy(n, plan.spec.action, seeds.of_exploration(plan.seed, worker, start))
         streams = slice(worker * n, (worker + 1) * n)
-        self.epsilon = resolve_name(EXPLORATIONS[config.exploration])(config, config.num_workers * n, streams)
+        exploration = registered(EXPLORATIONS, config.exploration)
+        self.epsilon = exploration(config, config.num_workers * n, streams, **config.exploration_kwargs)
         self.noisy = explores_by_noise(plan.config.algorithm)  # noise explores in place of epsilon
         self.stacks, self.action = FrameStacks(plan.spec, n), plan.spec.action
         self.observation: Observation = {}

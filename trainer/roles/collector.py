@@ -84,7 +84,7 @@ def make_environment(plan: CollectorPlan, link: WorkerLink) -> VectorEnvironment
     link.begin()
     child.begin(plan.config, "collector", plan.number, plan.start)
     life.tell(link.starting)
-    world = envs.make_world(plan.config.env, plan.num_envs)
+    world = envs.make_world(plan.env, plan.num_envs)
     environment = VectorEnvironment(FirstAgent(world))
     environment.plan, environment.link, environment.world = plan, link, world
     return environment
@@ -95,7 +95,7 @@ def virtual_worker(plan: CollectorPlan, link: WorkerLink) -> Rollout:
     generators: dict[str, Any] = {}
     with seeds.apart(generators):
         seeds.seed_globals(plan.config.seed, "collector", plan.number, plan.start)
-        world = envs.make_world(plan.config.env, plan.num_envs)
+        world = envs.make_world(plan.env, plan.num_envs)
         policies = [make_policy(agent.config, agent.spec) for agent in plan.agents]
         rollout = Rollout(plan, link, world, policies)
     rollout.generators = generators

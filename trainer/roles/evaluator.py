@@ -23,6 +23,7 @@ import numpy as np
 from torch import Tensor
 
 from trainer import envs
+from trainer.config.instances import env_of_others
 from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config
 from trainer.envs import EnvSpec, life
@@ -170,7 +171,7 @@ class Judge:
 def world_of(config: Config, num_envs: int, render_mode: str | None = None) -> Any:
     """The environments of an evaluation; a game's opponents are `opponents.evaluate_against`."""
     seeds.seed_globals(config.seed, "evaluator")  # what constructors draw: the same world in every evaluation
-    world = envs.make_world(config.env, num_envs, render_mode=render_mode)
+    world = envs.make_world(env_of_others(config), num_envs, render_mode=render_mode)
     if envs.against_opponents(config.env):
         world.opponents = opponents_of_evaluation(config)
     return world

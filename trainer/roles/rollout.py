@@ -14,7 +14,8 @@ import torch
 from tensordict.nn import TensorDictModule
 
 from trainer.acting.multi_agent import AgentPolicies
-from trainer.config.sections import Config
+from trainer.config.instances import env_of_collector
+from trainer.config.sections import Config, EnvConfig
 from trainer.envs.world import Step
 from trainer.host import seeds
 from trainer.host.errors import error_text, split_error
@@ -66,9 +67,19 @@ class CollectorPlan:
         return self.agents[0].config.collector.envs_per_worker
 
     @property
+    def stream(self) -> int:
+        """Number of its first sub-environment among those of all workers and local agents."""
+        return self.first_env + self.worker * self.num_envs
+
+    @property
+    def env(self) -> EnvConfig:
+        """The section `env` with the number of its first sub-environment."""
+        return env_of_collector(self.config, self.stream)
+
+    @property
     def first_seed(self) -> int:
         """Seed of its first sub-environment, another one after each restart."""
-        return seeds.of_worker(self.config.seed, self.first_env + self.worker * self.num_envs, self.start)
+        return seeds.of_worker(self.config.seed, self.stream, self.start)
 
 
 class Rollout:

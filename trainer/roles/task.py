@@ -19,12 +19,13 @@ from typing import Any
 from torch import Tensor
 
 from trainer import envs
+from trainer.config.instances import env_of_others
 from trainer.config.sections import Config
 from trainer.envs import EnvSpec, life
-from trainer.envs.selfplay import scripted
 from trainer.host.errors import error_text
 from trainer.memory.pulse import signs_of
 from trainer.roles import child
+from trainer.selfplay.opponents import player_named
 
 Tell = Callable[[str, Any], None]  # (kind of progress, value); "" is a sign of life
 Work = Callable[[Tell], Any]  # its result is pickled
@@ -67,8 +68,9 @@ def describe(config: Config, tell: Tell) -> list[tuple[str, EnvSpec]]:
         EnvError: the environment could not be made, or training on it is not possible; or it is a game without the
             scripted player that the configuration asks for.
     """
-    world, section = envs.describe_world(config.env), config.opponents
-    asked = section.scripted or section.scripted_end or section.evaluate_against == "scripted"
-    if world[0][1].against_opponents and asked:
-        scripted(config.env)
+    world, section = envs.describe_world(env_of_others(config)), config.opponents
+    if world[0][1].against_opponents:
+        player_named(section.evaluate_against, config)
+        if section.scripted or section.scripted_end:
+            player_named("scripted", config)
     return world

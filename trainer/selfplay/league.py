@@ -101,7 +101,7 @@ def fixed_players(config: Config) -> tuple[list[Entry], list[Player]]:
     """Random play, and the scripted player if the game has one: their entries, and their functions."""
     entries, functions = [Entry("random", "random")], [random_player]
     try:
-        functions.append(scripted(config.env))
+        functions.append(scripted(config.env, config.opponents.scripted_player))
     except EnvError:  # the game has none
         return entries, functions
     return [*entries, Entry("scripted", "scripted")], functions

@@ -17,6 +17,7 @@ from trainer import envs
 from trainer.acting.multi_agent import stacked_policy
 from trainer.algorithms import make_policy
 from trainer.config.fields import ConfigError
+from trainer.config.instances import env_of_others
 from trainer.config.sections import Config
 from trainer.envs import EnvSpec
 from trainer.envs.games.players import Player
@@ -37,7 +38,7 @@ def world_of_games(config: Config, num_games: int) -> Any:
         ConfigError: the run's environment is no turn-based game.
         EnvError: the game could not be made.
     """
-    world = envs.make_world(config.env, num_games)
+    world = envs.make_world(env_of_others(config), num_games)
     if not hasattr(world, "game"):
         world.close()
         raise ConfigError(f"{config.env.id} is no turn-based game: it has neither opponents nor a league")

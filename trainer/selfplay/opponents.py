@@ -16,7 +16,7 @@ from trainer.algorithms import make_policy
 from trainer.config.sections import Config
 from trainer.envs import EnvSpec
 from trainer.envs.games.players import Player, random_player
-from trainer.envs.selfplay import Opponents, scripted
+from trainer.envs.selfplay import Opponents, player_at, scripted
 from trainer.host import seeds
 from trainer.selfplay.pool import DRAW, KINDS, LATEST, LOSS, RANDOM, SCRIPTED, SNAPSHOTS, WIN, OpponentPool
 
@@ -47,7 +47,7 @@ class PoolOpponents:
         self._seed, self._rng = seed, np.random.default_rng(seed)
         self._players: list[Player | None] = [random_player, None]
         if config.opponents.scripted or config.opponents.scripted_end:
-            self._players[SCRIPTED] = scripted(config.env)
+            self._players[SCRIPTED] = scripted(config.env, config.opponents.scripted_player)
         count = config.opponents.active + 1
         actors = [make_policy(config, spec) for _ in range(count)]
         self._members = torch.zeros(count, pool.weights.shape[1])  # first the newest weights
@@ -187,6 +187,16 @@ def shares(chances: np.ndarray) -> np.ndarray:
 
 
 def opponents_of_evaluation(config: Config) -> Opponents:
-    """The opponents of evaluations: random or scripted, never the pool, so that returns are comparable."""
-    player = random_player if config.opponents.evaluate_against == "random" else scripted(config.env)
-    return Opponents([player], np.ones(1), config.seed)
+    """The opponents of evaluations: one player, never the pool, so that returns are comparable."""
+    return Opponents([player_named(config.opponents.evaluate_against, config)], np.ones(1), config.seed)
+
+
+def player_named(name: str, config: Config) -> Player:
+    """A player that needs no weights: `random`, `scripted`, or an import path.
+
+    Raises:
+        EnvError: the game has no scripted player, or the path leads to none.
+    """
+    if name == "scripted":
+        return scripted(config.env, config.opponents.scripted_player)
+    return random_player if name == "random" else player_at(name)

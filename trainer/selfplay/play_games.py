@@ -15,11 +15,12 @@ from trainer.config.run_config import from_yaml
 from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config
 from trainer.envs import EnvError
-from trainer.envs.games.players import Player, random_player
-from trainer.envs.selfplay import scripted
+from trainer.envs.games.players import Player
+from trainer.envs.import_paths import is_path
 from trainer.host import seeds
 from trainer.selfplay.human import action_text, human
 from trainer.selfplay.matches import network_player, play_out, seated, weights_of, winners
+from trainer.selfplay.opponents import player_named
 from trainer.telemetry.video import pictures_of
 
 
@@ -130,13 +131,16 @@ def opponent_of(named: str, config: Config, game: Any) -> Player:
         ReadError: its file could not be read.
         EnvError: the game has no scripted player, or no text.
     """
-    known = {"human": lambda: human(config.env.id, game), "random": lambda: random_player}
-    known["scripted"] = lambda: scripted(config.env)
-    if named in known:
-        return known[named]()
+    if named == "human":
+        return human(config.env.id, game)
+    if named in ("random", "scripted") or is_path(named):
+        return player_named(named, config)
     path = Path(named)
     if not path.is_file():
-        raise ConfigError(f"--opponent {named} is neither human, random, scripted nor the file of a policy or snapshot")
+        raise ConfigError(
+            f"--opponent {named} is neither human, random, scripted, an import path of a player nor the file of a "
+            "policy or snapshot"
+        )
     theirs = RunFolder(path.resolve().parent.parent).config  # RUN/pool, RUN/best and RUN/checkpoints hold policies
     trained = from_yaml(theirs) if theirs.is_file() else config
     if replace(envs.describe(trained.env), against_opponents=False) != game.spec:

@@ -112,7 +112,7 @@ def _build(
     generators: dict[str, Any] = {}  # not those that the learner draws from
     with seeds.apart(generators):
         seeds.seed_globals(own.config.seed, "collector", own.number, plan.start)
-        made.append(envs.make_world(own.config.env, own.streams.envs_per_worker))
+        made.append(envs.make_world(plan.env, plan.num_envs))
         policy = make_policy(own.config, own.spec)
         rollout = Rollout(plan, link, made[0], [policy])
     rollout.generators = generators

@@ -11,6 +11,7 @@ from typing import Any
 
 from trainer import envs
 from trainer.config.fields import ConfigError
+from trainer.config.instances import env_of_others
 from trainer.config.run_config import first_line
 from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config
@@ -163,7 +164,7 @@ def can_go_on(config: Config, plans: Sequence[AgentPlan], run_dir: Path, frames:
     for worker, state in enumerate(states):
         own = [worker_rows(plan.storage, plan.streams, 0 if local else worker) for plan in plans]
         tell("progress", f"{worker} of {len(states)}")
-        with closing(envs.make_world(config.env, plans[0].streams.envs_per_worker)) as world:
+        with closing(envs.make_world(env_of_others(config), plans[0].streams.envs_per_worker)) as world:
             try:
                 world.reset(config.seed)
                 actions = [

@@ -15,6 +15,7 @@ import torch
 
 from trainer.config.compose import absolute
 from trainer.config.overrides import agent_config
+from trainer.config.parts import check_parts
 from trainer.config.run_config import first_line, to_dict
 from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config
@@ -59,6 +60,7 @@ def train(config: Config, command: list[str], callbacks: Sequence[Any] = ()) -> 
             checkpoint if training had begun.
     """
     here, config, callbacks = Path.cwd(), absolute(config), check(callbacks)
+    check_parts(config)
     leftovers.claim()
     prepare_process()
     allow_open_files()

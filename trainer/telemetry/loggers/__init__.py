@@ -11,12 +11,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from pkgutil import resolve_name
+from functools import partial
 from typing import Any
 
 from trainer.config.fields import ConfigError
-from trainer.config.registries import LOGGERS, OPTIONAL_LOGGERS
+from trainer.config.registries import LOGGERS, OPTIONAL_LOGGERS, registered
 from trainer.config.sections import LoggerConfig
+from trainer.envs.import_paths import is_path
 from trainer.telemetry.loggers.sink import Event, RunInfo, Sink
 from trainer.telemetry.rows import Row
 
@@ -29,8 +30,8 @@ OpenSink = Callable[[LoggerConfig, RunInfo, Callable[[str], None]], Sink]
 class Loggers:
     """Hands rows and events to every sink. Used by one thread only, and not from a signal handler.
 
-    Logging never ends a run: a sink that raises OSError (a full disk) is reported by one event and tried again with
-    the next row.
+    Logging never ends a run: a sink that raises OSError (a full disk), or a user's sink that raises anything, is
+    reported by one event and tried again with the next row.
 
     Args:
         sinks: by name; rows and events go to them in this order, and they are closed in it.
@@ -96,10 +97,13 @@ class Loggers:
     def _guarded(self, name: str, call: Callable[[], None]) -> None:
         try:
             call()
-        except OSError as error:
+        except Exception as error:
+            if not isinstance(error, OSError) and not is_path(name):
+                raise
             if name not in self._failing:
                 self._failing.add(name)
-                self._notices.append(f"warning: the {name} logger cannot write ({error}); training goes on")
+                why = error if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+                self._notices.append(f"warning: the {name} logger cannot write ({why}); training goes on")
         else:
             self._failing.discard(name)
 
@@ -111,7 +115,7 @@ def printable(text: str) -> str:
 
 
 def open_loggers(config: LoggerConfig, run: RunInfo, print_to_terminal: bool = True) -> Loggers:
-    """Open the sinks in `ALWAYS`, and the one that `config.name` asks for.
+    """Open the sinks that are always on, and the one that `config.name` asks for.
 
     Args:
         config: the section `logger`.
@@ -121,20 +125,37 @@ def open_loggers(config: LoggerConfig, run: RunInfo, print_to_terminal: bool = T
     Raises:
         ConfigError: an unknown `logger.name` or `logger.terminal`, or a missing package.
     """
-    if config.name not in (*OPTIONAL_LOGGERS, "none"):
+    if config.name not in (*OPTIONAL_LOGGERS, "none") and not is_path(config.name):
         raise ConfigError(_unknown("logger.name", config.name, [*OPTIONAL_LOGGERS, "none"]))
     modes = ["auto", "live", "plain", "none"]
     if config.terminal not in modes:
         raise ConfigError(_unknown("logger.terminal", config.terminal, modes))
     silent = config.terminal == "none" or not print_to_terminal
-    wanted = [
-        name
-        for name in LOGGERS  # the optional one first, as it may raise; the terminal's live view last
-        if name == config.name or not (name in OPTIONAL_LOGGERS or (name == "terminal" and silent))
-    ]
+    optional = [] if config.name == "none" else [config.name]  # first, as it may raise; the terminal's live view last
+    always = [name for name in LOGGERS if name not in OPTIONAL_LOGGERS and not (name == "terminal" and silent)]
     notices: deque[str] = deque()
-    openers: dict[str, OpenSink] = {name: resolve_name(LOGGERS[name]) for name in wanted}
+    openers: dict[str, OpenSink] = {name: registered(LOGGERS, name) for name in [*optional, *always]}
+    if is_path(config.name):
+        openers[config.name] = partial(_open_own, config.name, openers[config.name])
     return Loggers({name: open_sink(config, run, notices.append) for name, open_sink in openers.items()}, notices)
+
+
+def _open_own(
+    path: str, open_sink: OpenSink, config: LoggerConfig, run: RunInfo, notify: Callable[[str], None]
+) -> Sink:
+    """Open a user's sink.
+
+    Raises:
+        ConfigError: it could not be opened, or is none.
+    """
+    try:
+        sink = open_sink(config, run, notify)
+    except Exception as error:  # a user's code may raise anything
+        raise ConfigError(f"logger.name={path} could not be opened ({type(error).__name__}: {error})") from error
+    missing = [name for name in ("write", "event", "close") if not callable(getattr(sink, name, None))]
+    if missing:
+        raise ConfigError(f"logger.name={path} made {type(sink).__name__}, which has no {' and no '.join(missing)}")
+    return sink
 
 
 def _unknown(key: str, value: str, known: list[str]) -> str:

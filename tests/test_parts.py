@@ -1,0 +1,217 @@
+"""Parts of the user's by import path: what is refused, in one sentence and before any process starts; and what runs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainer.commands.run import main
+from trainer.config.compose import load
+from trainer.config.fields import ConfigError
+from trainer.config.parts import check_parts
+from trainer.config.run_config import from_yaml
+from trainer.envs import DiscreteAction, EnvSpec, Leaf
+from trainer.networks.encoders import encoders_of
+from trainer.networks.values import value_network
+
+CAMERA = Leaf("observation.camera", (12, 12), "uint8", "image", "hw")
+SPEED = Leaf("observation.speed", (3,), "float32", "vector")
+SPEC = EnvSpec("sight", (CAMERA, SPEED), DiscreteAction(4))
+
+MODULE = '''
+import torch
+from torch import nn
+
+NUMBER = 5
+
+class Broken:
+    def __init__(self):
+        raise OSError("it is broken")
+
+def takes_nothing():
+    return nn.Identity()
+
+def no_module(spec, section):
+    return 3
+
+def wrong_shape(spec, section):
+    class Wrong(nn.Module):
+        def forward(self, camera, speed):
+            return camera.float().flatten(1)
+    return Wrong()
+
+def fails(spec, section):
+    return nn.Linear(7, 4)
+
+def normed(spec, section):
+    return nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4))
+
+def mean_encoder(leaf, section):
+    class Mean(nn.Module):
+        def forward(self, x):
+            return x.float().flatten(1).mean(1, keepdim=True)
+    return Mean()
+
+def flat_encoder(leaf, section):
+    class Flat(nn.Module):
+        def forward(self, x):
+            return x.float().flatten()
+    return Flat()
+
+def tiny_cnn(channels):
+    return nn.Conv2d(channels, 2, 3)
+
+class Lines:
+    """A logger that keeps what it is given, and fails once."""
+    def __init__(self, folder):
+        self.file, self.failed = open(folder / "lines.txt", "w"), False
+    def write(self, row):
+        if not self.failed:
+            self.failed = True
+            raise KeyError("the first row")
+        print("row", row["frames"], file=self.file, flush=True)
+    def event(self, event):
+        print("event", event.text, file=self.file, flush=True)
+    def close(self, summary):
+        print("close", summary["status"], file=self.file)
+        self.file.close()
+
+def lines(section, run, notify):
+    return Lines(run.run_dir)
+'''
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of a module of the user's."""
+    (tmp_path / "my_parts.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("my_parts", None)
+    return "my_parts"
+
+
+def refused(*arguments: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        check_parts(load(arguments, cores=2).config)
+    sentence = str(error.value)
+    assert "\n" not in sentence
+    return sentence
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argument", "sentence"),
+    [
+        ("algorithm.network=nowhere.at:all", "algorithm.network=nowhere.at:all: there is no module nowhere; start in"),
+        ("algorithm.network=my_parts:none", r"my_parts \(.*my_parts.py\) has .*NUMBER.*, not none"),
+        ("algorithm.network=my_parts:NUMBER", "algorithm.network=my_parts:NUMBER is int, and must be a function"),
+        ("algorithm.network=my_parts:takes_nothing", r"is called with \(spec, section\), and takes \(\): too many"),
+        ("algorithm.network=my_parts", "network=my_parts is none of auto, nor an import path, package.module"),
+        ("algorithm.cnn=my_parts:takes_nothing", r"algorithm.cnn=my_parts:takes_nothing is called with \(channels\)"),
+        ("algorithm.encoders={camera: nowhere:x}", "algorithm.encoders.camera=nowhere:x: there is no module nowhere"),
+        ("algorithm.encoders={camera: nowhere}", "algorithm.encoders.camera=nowhere is no import path"),
+        ("collector.exploration=my_parts:takes_nothing", r"called with \(section, num_streams, streams\)"),
+        ("logger=nowhere:x", "logger.name=nowhere:x: there is no module nowhere"),
+        ("env.wrappers=[flat]", "env.wrappers=flat is no import path: write package.module:object"),
+        ("env.wrappers=[{scale: 2}]", "is no import path"),
+        ("env.backend=nowhere", "env.backend=nowhere is none of gymnasium.*, nor an import path"),
+    ],
+)  # fmt: skip
+def test_a_path_that_leads_nowhere_is_one_sentence(mine: str, argument: str, sentence: str) -> None:
+    assert re.search(sentence, refused(argument)), refused(argument)
+
+
+def test_arguments_of_a_part_are_held_against_its_signature(mine: str) -> None:
+    said = refused("algorithm.network=my_parts:fails", "algorithm.network_kwargs.width=8")
+    assert "is called with (spec, section, width=...), and takes (spec, section)" in said
+
+
+def test_a_network_of_its_own_has_no_noisy_layers(mine: str) -> None:
+    words = ("algorithm.network=my_parts:fails", "algorithm.noisy=true")
+    assert "set algorithm.noisy=false, and epsilon explores" in refused(*words)
+    (warning,) = load(["algorithm.network=my_parts:fails", "algorithm.dueling=true"], cores=2).warnings
+    assert warning.startswith("algorithm.dueling=true does nothing")
+    assert refused("algorithm=c51", "algorithm.network=my_parts:fails").startswith(
+        "algorithm.network is a key of dqn, munchausen and apex, and algorithm=c51 has no such key"
+    )
+
+
+def test_an_instance_number_does_not_go_with_the_same_argument_for_all() -> None:
+    said = refused("env.instance_key=port", "env.kwargs.port=5005")
+    assert said.startswith("env.kwargs.port=5005 would be the same for every environment")
+
+
+# --- networks and encoders -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("no_module", "made int: it must make a torch.nn.Module"),
+        ("wrong_shape", r"gave torch.float32 \[2, 144\] for observation.camera torch.uint8 .*\[batch, 4\]"),
+        ("fails", "failed for observation.camera .*: TypeError"),
+        ("normed", "BatchNorm1d, whose running statistics are no weights"),
+    ],
+)  # fmt: skip
+def test_a_network_is_tried_before_it_learns(mine: str, name: str, sentence: str) -> None:
+    section = load([f"algorithm.network=my_parts:{name}"], cores=2).config.algorithm
+    with pytest.raises(ConfigError, match=f"algorithm.network=my_parts:{name} .*{sentence}|{sentence}"):
+        value_network(SPEC, section, True)  # type: ignore[arg-type]
+
+
+def test_an_encoder_of_its_own_takes_the_place_of_one_leafs(mine: str) -> None:
+    section = load(["algorithm.encoders={camera: my_parts:mean_encoder}"], cores=2).config.algorithm
+    encoders, width = encoders_of(SPEC, section, True)
+    assert width == 1 + 3
+    camera = torch.full((5, 12, 12), 7, dtype=torch.uint8)
+    assert encoders[0](camera).tolist() == [[7.0]] * 5
+    with pytest.raises(ConfigError, match=r"encoders.camera=my_parts:flat_encoder gave torch.float32 \[288\] for"):
+        encoders_of(SPEC, load(["algorithm.encoders={camera: my_parts:flat_encoder}"], cores=2).config.algorithm, True)
+    with pytest.raises(ConfigError, match="encoders.sound names no part of sight's observation: it has camera, speed"):
+        encoders_of(SPEC, load(["algorithm.encoders={sound: my_parts:mean_encoder}"], cores=2).config.algorithm, True)
+    cnn = load(["algorithm.cnn=my_parts:tiny_cnn"], cores=2).config.algorithm
+    assert encoders_of(SPEC, cnn, True)[1] == 2 * 10 * 10 + 3
+
+
+def test_an_activation_of_torch_is_a_path_too() -> None:
+    section = load(["algorithm.activation=torch.nn:GELU"], cores=2).config.algorithm
+    network = value_network(EnvSpec("v", (SPEED,), DiscreteAction(2)), section, True)  # type: ignore[arg-type]
+    assert sum(isinstance(module, torch.nn.GELU) for module in network.modules()) == 2
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+RUN = [
+    "schedule=sequential", "budget_frames=600", "learner.warmup_frames=100", "learner.batch_size=32",
+    "learner.device=cpu", "collector.num_workers=1", "collector.envs_per_worker=4", "replay.capacity_frames=1000",
+    "evaluator.every_frames=0", "evaluator.final_episodes=2", "evaluator.num_envs=2", "logger.terminal=none",
+]  # fmt: skip
+
+
+def test_a_logger_of_its_own_gets_rows_and_events_and_may_fail(mine: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert main([*RUN, "logger=my_parts:lines", "logger.every_seconds=0.05", f"run_dir={run}"]) == 0
+    lines = (run / "lines.txt").read_text().splitlines()
+    assert any(line.startswith("row ") for line in lines) and lines[-1] == "close finished"
+    assert (
+        "my_parts:lines logger cannot write (KeyError: 'the first row'); training goes on"
+        in (run / "log.txt").read_text()
+    )
+    assert from_yaml(run / "config.yaml").logger.name == "my_parts:lines"
+
+
+def test_what_cannot_be_imported_leaves_no_folder(
+    mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main([*RUN, "algorithm.network=my_parts:takes_nothing", f"run_dir={run}"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("error: algorithm.network=my_parts:takes_nothing is called with")
+    assert not run.exists()

@@ -1,0 +1,140 @@
+"""Hydra's part of a command line: arguments -> groups and keys -> the `Config` that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from trainer.config.algorithms import ALGORITHMS, check_key
+from trainer.config.arguments import FREE, KEYS, UNREADABLE
+from trainer.config.fields import ConfigError
+from trainer.config.run_config import first_line, schema, with_own_keys
+from trainer.config.sections import CONFIG_DIR, Config
+
+_SCHEMA = schema()
+_SCHEMA.env.id = "???"  # to be set by a file of the group env, or by the user
+ConfigStore.instance().store("schema", _SCHEMA)  # the first entry of configs/train.yaml
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A valid configuration.
+
+    Args:
+        config: resolved and validated.
+        preset_reason: why its preset was taken; printed in brackets after the preset's name.
+        warnings: one sentence each.
+        finished: a sentence if the run to resume has nothing left to do, else "".
+    """
+
+    config: Config
+    preset_reason: str
+    warnings: list[str]
+    finished: str = ""
+
+
+def compose_node(arguments: Sequence[str]) -> Any:
+    """OmegaConf's node of what the arguments make, with the keys of all algorithms.
+
+    Args:
+        arguments: in Hydra's form.
+
+    Raises:
+        ConfigError: they make no configuration, or a value is missing.
+    """
+    with _in_one_sentence(), _separate_hydra():
+        node = compose("train", list(arguments))
+        missing = OmegaConf.missing_keys(node)
+    if missing:
+        key = min(missing)
+        raise ConfigError(f"{key} is not set: name it, as {key}={getattr(KEYS[key], 'default', 'VALUE')}")
+    return node
+
+
+def compose_config(arguments: Sequence[str]) -> Config:
+    """What the arguments make, with the keys of all algorithms.
+
+    Raises:
+        ConfigError: as in `compose_node`.
+    """
+    return as_config(compose_node(arguments))
+
+
+def as_config(node: Any) -> Config:
+    """The configuration of OmegaConf's node.
+
+    Raises:
+        ConfigError: an interpolation in it leads nowhere.
+    """
+    with _in_one_sentence():
+        return cast(Config, OmegaConf.to_object(node))
+
+
+def check_composition(arguments: list[str]) -> None:
+    """Compose a configuration that Hydra will print, as Hydra itself would end with a traceback on an error.
+
+    Args:
+        arguments: of one run, in Hydra's form; a value may still be missing.
+
+    Raises:
+        ConfigError: they make no configuration.
+    """
+    with _in_one_sentence(), _separate_hydra():
+        OmegaConf.to_container(compose("train", arguments), resolve=True)
+
+
+def hydra_arguments(overrides: Sequence[Override]) -> list[str]:
+    """The arguments in Hydra's form: keys of `FREE` are added or set (`++`), all others are set."""
+    arguments = []
+    for override in overrides:
+        argument = (override.input_line or "").lstrip("+")
+        is_free = f"{override.key_or_group}.".startswith(FREE)
+        arguments.append(f"++{argument}" if is_free else argument)
+    return arguments
+
+
+def own_keys(config: Config, overrides: Sequence[Override]) -> Config:
+    """The configuration with the keys of its algorithm alone, once it is known which that is.
+
+    A preset may set keys of several algorithms; what was typed is meant.
+
+    Raises:
+        ConfigError: a key was typed that the algorithm does not have.
+    """
+    config = with_own_keys(config)
+    for override in overrides:
+        section, _, key = override.key_or_group.partition(".")
+        if section == "algorithm" and key and config.algorithm.name in ALGORITHMS:
+            check_key(key.partition(".")[0], config.algorithm)
+    return config
+
+
+@contextmanager
+def _separate_hydra() -> Iterator[None]:
+    """Compose within the context without touching Hydra's global state, which a sweep is using."""
+    instance = GlobalHydra.instance()
+    outer = instance.hydra
+    instance.clear()
+    try:
+        with initialize_config_dir(str(CONFIG_DIR), job_name="train", version_base="1.3"):
+            yield
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+@contextmanager
+def _in_one_sentence() -> Iterator[None]:
+    try:
+        yield
+    except UNREADABLE as error:
+        where = f" at {error.full_key}" if isinstance(error, OmegaConfBaseException) and error.full_key else ""
+        raise ConfigError(f"the configuration cannot be put together{where}: {first_line(error)}") from error

@@ -1,0 +1,136 @@
+"""Which preset a run begins with, and the files of presets: the trainer's, and those of folders of the user's.
+
+A folder of the user's (`--config-dir FOLDER`) holds files as configs/ does: preset/mine.yaml for `preset=mine`. Hydra
+finds them by the key `hydra.searchpath`, into which the flag is turned.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from trainer.config.arguments import folders_of
+from trainer.config.fields import ConfigError
+from trainer.config.run_config import first_line
+from trainer.config.sections import CONFIG_DIR, Config, config_keys, group_options
+
+Folders = tuple[Path, ...]
+_SECTIONS = frozenset(key.partition(".")[0] for key in config_keys() if "." in key)
+
+# A preset of an environment is for its family too: pattern of the family's ids -> preset. The first that fits is taken.
+FAMILIES = {
+    r"ALE/(?!.*-ram).+": "atari",
+    r"[A-Z]\w+NoFrameskip-v\d+": "atari",  # older names of the same games
+    r"MinAtar/.+": "minatar",
+    r"CartPole-v\d+": "cartpole",
+    r"Acrobot-v\d+": "acrobot",
+    r"MountainCar-v\d+": "mountaincar",
+    r"LunarLander-v\d+": "lunarlander",
+}
+
+
+def choose_preset(overrides: Sequence[Override]) -> tuple[str, str]:
+    """The preset of a run and the reason: the user's choice, else that of the environment, else that of its family."""
+    given = {override.key_or_group: str(override.value()) for override in overrides}
+    folders = folders_of(overrides)
+    if "preset" in given:
+        return given["preset"], "asked for"
+    env_id = given.get("env.id") or _env_ids(folders).get(given.get("env", ""))
+    if env_id is None:
+        return (Config.preset, "the default") if "env" not in given else _none_for(given["env"])
+    return preset_of(env_id, folders)
+
+
+def preset_of(env_id: str, folders: Folders = ()) -> tuple[str, str]:
+    """The preset for an environment, and the reason."""
+    for preset in group_options("preset", folders):
+        if preset_env_id(preset, folders) == env_id:
+            return preset, f"made for {env_id}"
+    for pattern, preset in FAMILIES.items():
+        if re.fullmatch(pattern, env_id):
+            return preset, f"made for environments like {env_id}"
+    return _none_for(env_id)
+
+
+def _none_for(what: str) -> tuple[str, str]:
+    return "generic", f"there is none for {what}"
+
+
+def assumed(config: Config) -> str:
+    """The values that matter most where no preset fits, for the line that says which preset was taken."""
+    learner, schedule = config.learner, config.schedule
+    return (
+        f"assumed: budget_frames={config.budget_frames}, learner.learning_rate={learner.learning_rate:g}, "
+        f"learner.batch_size={learner.batch_size}, algorithm.gamma={config.algorithm.gamma:g}, "
+        f"algorithm.hidden_sizes={config.algorithm.hidden_sizes}, schedule.frames_per_update="
+        f"{schedule.frames_per_update or 0:g}, env.preprocessing={config.env.preprocessing}, "
+        f"env.frame_stack={config.env.frame_stack}"
+    )
+
+
+def preset_env_id(preset: str, folders: Folders = ()) -> str | None:
+    """Id of the environment that a preset is made for; None for a preset for any environment."""
+    read = _read("preset", preset, folders)
+    chosen = {key: name for entry in read.get("defaults", []) if isinstance(entry, dict) for key, name in entry.items()}
+    named = read.get("env", {})
+    env_id = named.get("id") if isinstance(named, dict) else None
+    return env_id or _env_ids(folders).get(chosen.get("override /env", ""))
+
+
+def _env_ids(folders: Folders) -> dict[str, str]:
+    read = {option: _read("env", option, folders).get("id", "???") for option in group_options("env", folders)}
+    return {option: env_id for option, env_id in read.items() if env_id != "???"}
+
+
+def _read(group: str, option: str, folders: Folders) -> dict[str, Any]:
+    for folder in (CONFIG_DIR, *folders):  # in Hydra's order
+        path = folder / group / f"{option}.yaml"
+        if path.is_file():
+            return _read_file(path, path.stat().st_mtime_ns)
+    return {}
+
+
+@cache
+def _read_file(path: Path, changed_at: int) -> dict[str, Any]:
+    """What a file says; the time at which it was changed makes another one of it for the cache.
+
+    Raises:
+        ConfigError: it is no YAML file with keys.
+    """
+    try:
+        read = OmegaConf.to_container(OmegaConf.load(path))
+    except (YAMLError, OmegaConfBaseException, OSError, ValueError) as error:
+        raise ConfigError(f"{path} is no YAML file: {first_line(error)}") from error
+    if not isinstance(read, dict):
+        raise ConfigError(f"{path} holds no mapping of keys to values, as `seed: 5`")
+    return cast(dict[str, Any], read)
+
+
+def keys_of_option(group: str, option: str, folders: Folders = ()) -> set[str]:
+    """The dotted keys that the file of a group's option sets, and those of the files that it chooses."""
+    read = dict(_read(group, option, folders))
+    found: set[str] = set()
+    for entry in read.pop("defaults", []):
+        for key, name in entry.items() if isinstance(entry, dict) else [(group, entry)]:
+            if key.removeprefix("override /") != "_self_" and name != "_self_":
+                found |= keys_of_option(key.removeprefix("override /").strip("/"), str(name), folders)
+    for key in _flat(read):
+        is_whole = group == "preset" or key.partition(".")[0] in _SECTIONS
+        found.add(key if is_whole else f"{group}.{key}")
+    return found
+
+
+def _flat(nested: dict[str, Any], prefix: str = "") -> list[str]:
+    return [
+        leaf
+        for key, value in nested.items()
+        for leaf in (_flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else [f"{prefix}{key}"])
+    ]
