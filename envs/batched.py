@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.envs import info as infos
 from trainer.envs import masks
 from trainer.envs.closing import close_all
 from trainer.envs.faults import Unfit, is_its_own, is_looked_at, warn, words_of
@@ -107,6 +108,10 @@ class BatchedVector:
             np.sign(self.raw_reward, out=self._reward)
         return self._observation, self._reward, self._terminated, self._truncated
 
+    def info_of(self, index: int) -> dict[str, Any]:
+        """The `info` that sub-environment `index` returned last."""
+        return infos.at(self._info, index, self.num_envs)
+
     def state(self) -> dict[str, Any] | None:
         """Where it stands; None where the environment cannot tell."""
         return {"own": state_of(self), "env": state_of(self._env.unwrapped)} if self._plain else None
@@ -123,6 +128,7 @@ class BatchedVector:
             close_all([self._env], self.spec.id)
 
     def _write(self, observation: Any, info: dict[str, Any]) -> None:
+        self._info = info
         if self._mask is not None:
             np.copyto(self._mask_before, self._mask)
         try:

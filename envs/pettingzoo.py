@@ -110,6 +110,10 @@ class PettingZooVector:
         except BaseException as error:
             raise self._failure(0, error) from error
 
+    def info_of(self, agent: int, index: int) -> Mapping[Any, Any]:
+        """The last `info` of an agent in a sub-environment."""
+        return self._seats[agent].infos[index]
+
     def close(self) -> None:
         """Close all; a failure is only a warning, as nothing is lost by it."""
         close_all(self.envs, self._id)

@@ -14,7 +14,7 @@ refuses observations whose values would change when stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -179,6 +179,11 @@ class SyncVector:
         if self._clip:
             np.sign(reward, out=self._reward)
         return self._observation, self._reward, terminated, truncated
+
+    def info_of(self, index: int) -> Mapping[Any, Any]:
+        """The `info` that sub-environment `index` returned last."""
+        info = self._infos[index]
+        return info if isinstance(info, Mapping) else {}
 
     def state(self) -> dict[str, Any] | None:
         """How the running episodes began, and the arrays; None if an episode cannot be repeated (`generator_state`)."""

@@ -13,6 +13,8 @@ A world may have `given`, a list of actions [num_envs, *shape] for each agent: a
 chooses, and `spec.action.none` where it does choose (`trainer.envs.selfplay`). An episode of given actions does not
 count as played by the agent.
 
+A world may have `info_of(a, i)`, the `info` that sub-environment i returned last for agent a.
+
 A world whose `state()` is not None can go on in another process: `set_state(state, actions)` restores that state in a
 world that was made alike and reset, and returns the observations there. `actions[a][i]`, [steps, *shape], are those of
 agent a in the running episode of sub-environment i: environments without a state of their own are played up to it. It
@@ -21,6 +23,7 @@ raises ValueError if that led to other observations.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -66,6 +69,10 @@ class Solo:
         np.logical_or(step[2], step[3], out=self.present[0])
         np.logical_not(self.present[0], out=self.present[0])
         return [step]
+
+    def info_of(self, agent: int, index: int) -> Mapping[Any, Any]:
+        """The last `info` of a sub-environment; {} where the vector has none."""
+        return self._vector.info_of(index) if hasattr(self._vector, "info_of") else {}
 
     def state(self) -> dict[str, Any] | None:
         """The state, as tensors and plain values; None if the vector has none."""

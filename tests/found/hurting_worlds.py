@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import sys
 from typing import Any
 
@@ -179,6 +181,7 @@ class Picture(Plain):
             "none": lambda: None, "raise": lambda: 1 / 0, "exit": lambda: sys.exit("no display"), "float": lambda: grey,
             "lists": lambda: [[[0, 128, 255]] * 6] * 4, "frames": lambda: [np.zeros((8, 8, 3), np.uint8)] * 2,
             "growing": lambda: np.zeros((60 + 10 * self.t, 81, 3), np.uint8), "grey": lambda: np.eye(9, dtype=bool),
+            "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
             "text": lambda: "a line\nanother", "alpha": lambda: np.full((6, 6, 4), 200, np.uint8),
             "object": lambda: object(), "nan": lambda: grey * np.nan, "empty": lambda: np.zeros((0, 5, 3), np.uint8),
         }[self.kind]()  # fmt: skip

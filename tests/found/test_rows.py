@@ -23,6 +23,7 @@ VARIANTS = {
     "munchausen": {"algorithm": {"name": "munchausen"}},
     "noisy and prioritized": {"algorithm": {"noisy": True, "prioritized": True, "n_step": 3}},
     "good enough": {"evaluator": {"every_frames": 300, "stop_at_return": -1e9}},
+    "info": {"env": {"id": "Hurting/Telling-v0", "backend": "gymnasium", "import_modules": ["hurting"]}},
     "agents": AGENTS,
     "agents in a stack": AGENTS | {"agents": {"learner": "stacked"}},
     "agents in processes": AGENTS | {"schedule": {"name": "async"}, "agents": {"learner": "process"}},

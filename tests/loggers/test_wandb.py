@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,9 @@ import pytest
 from matplotlib.image import imsave
 
 from trainer.config.sections import LoggerConfig
+from trainer.telemetry.loggers.sink import Event
 from trainer.telemetry.loggers.wandb import WandbSink, choose_mode, has_credentials, reachable, service_pids
+from trainer.telemetry.video import opened
 
 OFFLINE = LoggerConfig(name="wandb", wandb_mode="offline", wandb_project="test")
 
@@ -55,6 +58,20 @@ def wait_for(sink, condition):
 def wandb_file(run):
     (path,) = (run.run_dir / "wandb").glob("offline-run-*/run-*.wandb")
     return path
+
+
+def test_the_video_of_an_evaluation_is_in_wandbs_file(run, notices):
+    path = run.run_dir / "frames_000000000007.mp4"
+    with opened(path, 30) as add:
+        for grey in range(3):
+            add(np.full((16, 16, 3), 80 * grey, np.uint8))
+    sink = WandbSink(OFFLINE, run, notices.append, close_timeout_s=60)
+    sink.event(Event(datetime.now(), "evaluator", "video of an evaluation", video=path, frames=7))
+    sink.event(Event(datetime.now(), "evaluator", "and no video"))
+    sink.close({"status": "finished"})
+    (row, *_) = history(wandb_file(run))
+    assert json.loads(row["frames"]) == 7
+    assert any(json.loads(text) == "video-file" for key, text in row.items() if key.startswith("eval_video"))
 
 
 def test_rows_summary_and_curve_are_in_wandbs_file(run, notices, real_rows):

@@ -150,7 +150,7 @@ def test_the_process_evaluates_what_is_asked_and_keeps_the_best_policy(remote, t
     for frames, flat in enumerate((always_left, balancing, always_left)):
         weights.copy_(flat)
         asked = time.monotonic()
-        pipe.send((frames, asked))
+        pipe.send((frames, asked, False))
         result = answer(pipe)
         assert (result.frames, result.taken_at, len(result.returns)) == (frames, asked, 3)
         assert result.returns == result.lengths and 0 < result.seconds < 60  # CartPole pays 1 a step
@@ -173,6 +173,6 @@ def test_the_process_evaluates_what_is_asked_and_keeps_the_best_policy(remote, t
 def test_an_error_comes_back_as_its_traceback_and_cause(remote):
     env = EnvConfig(id="Counting", backend="counting", kwargs={"raise_at_step": 3, "min_length": 9})
     _, pipe, _ = remote(Config(env=env, evaluator=EvaluatorConfig(episodes=2, num_envs=2)))
-    pipe.send((0, 0.0))
+    pipe.send((0, 0.0, False))
     traceback, cause = split_error(answer(pipe))
     assert "in evaluate" in traceback and "asked for by raise_at_step" in cause

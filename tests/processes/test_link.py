@@ -43,7 +43,7 @@ class ListedAgent:
         self.time += 1
         self.count += frames
 
-    def write_episodes(self, returns: np.ndarray, lengths: np.ndarray) -> None:
+    def write_episodes(self, returns: np.ndarray, lengths: np.ndarray, info: list[dict[str, float]]) -> None:
         self.episodes += zip(returns.tolist(), lengths.tolist(), strict=True)
 
     def read_weights(self, flat: Tensor) -> None:

@@ -15,7 +15,7 @@ from trainer.config.fields import ConfigError
 from trainer.envs import EnvError
 from trainer.reading import ReadError
 from trainer.roles.evaluator import world_of
-from trainer.roles.greedy import evaluate
+from trainer.roles.greedy import evaluate, info_means
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "eval_return_min": min(returns),
         "eval_return_max": max(returns),
         "eval_length_mean_frames": float(np.mean(lengths)),
+        **{f"eval_info_{name}": mean for name, mean in info_means(played).items()},
     }
     if len(played) > 1:
         means = (float(np.mean(episodes.returns)) for episodes in played)

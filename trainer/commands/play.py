@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from trainer.commands.finished import add_arguments, from_here, open_run
 from trainer.config.fields import ConfigError
 from trainer.reading import ReadError
 from trainer.roles.evaluator import world_of
-from trainer.roles.greedy import Players, evaluate
+from trainer.roles.filming import FPS, GAME_FPS, play
 from trainer.selfplay.play_games import Table, play_games
 from trainer.telemetry.video import FORMATS, pictures_of, write_video
 
@@ -59,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             who = f" of {agent}" if len(returns) > 1 else ""
             print(f"returns{who} of {len(values)} finished episodes: {', '.join(f'{r:g}' for r in values) or 'none'}")
         if pictures:
-            write_video(out, pictures, options.fps or (2 if is_game else 30))
+            write_video(out, pictures, options.fps or (GAME_FPS if is_game else FPS))
             print(out)
     except (ConfigError, ReadError, envs.EnvError) as error:
         print(f"error: {error}{'; without --window a video is written' if options.window else ''}", file=sys.stderr)
@@ -94,32 +93,3 @@ def table_of(options: argparse.Namespace, filmed: bool) -> Table:
         policy=options.policy, opponent=options.opponent, seat=options.seat, games=options.episodes,
         max_moves=options.max_steps, seed=options.seed, filmed=filmed,
     )  # fmt: skip
-
-
-def play(
-    players: Players, world: Any, episodes: int, max_steps: int, seed: int
-) -> tuple[dict[str, list[float]], list[Any]]:
-    """Play greedy episodes in a world of one sub-environment.
-
-    Args:
-        players: the policies.
-        world: of one sub-environment, with rendering.
-        episodes: to be played.
-        max_steps: of all episodes together.
-        seed: of the first episode.
-
-    Returns:
-        Returns of the finished episodes by agent, and what `render` returned after each step.
-
-    Raises:
-        EnvError: the environment failed.
-    """
-    shown: list[Any] = []
-
-    def watch(_: object) -> bool:
-        rendered = world.render()
-        shown.append(rendered.copy() if isinstance(rendered, np.ndarray) else rendered)
-        return len(shown) < max_steps
-
-    played = evaluate(players, world, episodes, seed, watch=watch)
-    return {agent: found.returns for agent, found in zip(world.agents, played, strict=True)}, shown

@@ -25,6 +25,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"  # checkpoints to resume it from
         self.last_policy = path / "checkpoints" / "last_policy.pt"  # the policy of its newest checkpoint
         self.best_policy = path / "best" / "policy.pt"  # the best policy by its evaluations
+        self.videos = path / "videos"  # of evaluations, if there are any
         self.pool = path / "pool"  # snapshots of the policy, in self-play
         self.agents = path / "agents"  # one folder for each agent, if there are several
         self.output = path / "output"  # what each child process printed

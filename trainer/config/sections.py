@@ -141,6 +141,8 @@ class EvaluatorConfig:
     episodes: int = number(20, 1, 10**6, (1, 20_000))
     final_episodes: int = number(100, 1, 10**6, (1, 20_000))
     num_envs: int = number(20, 1, 16_384, (1, 4_096))
+    # A video of the first evaluation and of every n-th after it; 0: none.
+    video_every: int = number(0, 0, 10**9)
     nice: int = number(10, 0, 19)  # the evaluator's process gives way to collection and learning
     # self-play: of each pair in the league at the end; 0: no league.
     league_games: int = number(20, 0, 10**5, (0, 1_000))
@@ -220,6 +222,8 @@ class LoggerConfig:
 
     name: str = part("none", *OPTIONAL_LOGGERS, call="section run notify")
     every_seconds: float = number(1.0, 0.01, 1e9, (0.1, 3_600.0))
+    # Keys of `info` whose value at an episode's end is logged, a.b for info["a"]["b"]; None: every scalar.
+    info_keys: list[str] | None = None
     terminal: str = one_of("auto", "live", "plain", "none")
     wandb_project: str = "trainer"
     wandb_entity: str | None = None

@@ -82,8 +82,8 @@ def check_values(config: Config) -> None:
         _check_kind(key, str(item.type), values[key])
         if "range" in item.metadata:
             _check_range(key, values[key], *item.metadata["range"])
-        if item.type in ("list[str]", "dict[str, str]"):  # OmegaConf accepts lists of lists
-            _check_words(key, values[key])
+        if str(item.type).removesuffix(" | None") in ("list[str]", "dict[str, str]"):  # OmegaConf accepts nested ones
+            _check_words(key, values[key] or [])
     for key, value in values.items():
         _check_texts(key, value)
     _check_names(values)

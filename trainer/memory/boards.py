@@ -16,6 +16,9 @@ from torch import Tensor
 from trainer.memory.fields import allocate, float64, int64, shared_fields, uint8
 
 EPISODES_KEPT = 1024  # size of a worker's ring of finished episodes, which the main process reads
+INFO_KEPT = 128  # size of a worker's ring of what `info` held at the end of these episodes
+MOST_INFO = 16  # most keys of `info` that are kept
+INFO_BYTES = 64  # most bytes of such a key
 VERSIONS_KEPT = 4096  # size of the ring of published versions
 START_S = 60.0  # seconds that a process may take to start, before it can count as hung
 ERROR_BYTES = 16_384  # most bytes of a worker's traceback
@@ -101,7 +104,13 @@ class AgentBoard:
     version = int64(("W",), "weights version that a worker acts by", by=WORKER)
     epsilon = float64(("W",), "mean exploration rate of the last vector step", by=WORKER)
     episodes = float64(("W", EPISODES_KEPT, 3), "ring of (return, length, frames at its end)", by=WORKER)
-    episodes_done = int64(("W",), "episodes finished, raised after the ring", by=WORKER)
+    info = float64(
+        ("W", INFO_KEPT, MOST_INFO), "ring of the scalars in `info` at the end of an episode, NaN: none", by=WORKER
+    )
+    info_names = uint8(
+        ("W", MOST_INFO, INFO_BYTES), "UTF-8 names of these scalars, padded with zeros; 0: no more", by=WORKER
+    )
+    episodes_done = int64(("W",), "episodes finished, raised after the rings", by=WORKER)
     episodes_before = int64((1,), "episodes finished before the run was resumed", by="main, before the start")
     updates = int64((1,), "updates made", by=LEARNER)
     version_updates = int64(
@@ -146,3 +155,29 @@ class AgentBoard:
             new.append(self.episodes[worker, np.arange(begin, end) % EPISODES_KEPT])
             seen[worker] = end
         return np.concatenate(new)
+
+    def names_of_info(self, worker: int) -> list[str]:
+        """The names of the scalars in a worker's `info`, in the order of their columns."""
+        names = [bytes(name).rstrip(b"\0").decode(errors="replace") for name in self.info_names[worker]]
+        return [name for name in names if name]
+
+    def name_info(self, worker: int, name: str) -> int | None:
+        """Give another scalar of a worker's `info` a column, and return it; None if there is none left."""
+        column = len(self.names_of_info(worker))
+        if column == MOST_INFO:
+            return None
+        self.info_names[worker, column] = np.frombuffer(name.encode()[:INFO_BYTES].ljust(INFO_BYTES, b"\0"), np.uint8)
+        return column
+
+    def read_info(self, begin: np.ndarray, end: np.ndarray) -> list[tuple[str, np.ndarray]]:
+        """Read what `info` held at the end of the episodes from `begin` to `end`, numbers of each worker, int64 [W].
+
+        Returns:
+            Name and values, float64 [n], of each worker's scalars; of more than `INFO_KEPT` episodes the last ones.
+        """
+        found = []
+        for worker in np.flatnonzero(end > begin).tolist():
+            rows = np.arange(max(int(begin[worker]), int(end[worker]) - INFO_KEPT), int(end[worker])) % INFO_KEPT
+            for name, values in zip(self.names_of_info(worker), self.info[worker, rows].T, strict=False):
+                found.append((name, values[~np.isnan(values)]))
+        return found

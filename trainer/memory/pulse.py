@@ -11,14 +11,16 @@ from torch import Tensor
 
 from trainer.memory.boards import START_S
 
+FILMING = 2  # index of what is 1 while an evaluator makes a video
+
 
 def new_pulse() -> Tensor:
     """Shared memory of one process, made before it is started: it may take `START_S` besides to its first sign of life.
 
     Returns:
-        float64 [2], `time.monotonic()` of the last sign of life, and 1 once the process is to end.
+        float64 [3], `time.monotonic()` of the last sign of life, 1 once the process is to end, and 1 while it films.
     """
-    return torch.tensor([time.monotonic() + START_S, 0.0], dtype=torch.float64).share_memory_()
+    return torch.tensor([time.monotonic() + START_S, 0.0, 0.0], dtype=torch.float64).share_memory_()
 
 
 def signs_of(memory: Tensor) -> tuple[Callable[[], None], Callable[[], bool]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from trainer.acting.multi_agent import Seen
 from trainer.acting.stacks import FrameStacks
 from trainer.config.algorithms import explores_by_noise
 from trainer.config.registries import EXPLORATIONS, registered
+from trainer.envs.info import scalars_of
 from trainer.envs.world import Observation, Step
 from trainer.host import seeds
 from trainer.roles.agents import AgentPlan
@@ -32,6 +34,7 @@ class AgentRollout:
         present: bool [N], whether the next row starts a transition.
         age: int32 [N], steps since the episode's first observation.
         given: [N, *shape], actions of the world that replace the agent's; None in most worlds.
+        info_of: the last `info` of a sub-environment.
         episodes: number of finished episodes.
     """
 
@@ -51,6 +54,8 @@ class AgentRollout:
         self.age = np.zeros(n, np.int32)
         self.returns = np.zeros(n)
         self.given: np.ndarray | None = None
+        self.info_of: Callable[[int], Mapping[Any, Any]] = lambda index: {}
+        self._info_keys = plan.config.logger.info_keys
         self.counted = np.ones(n, bool)  # whether an episode that ends counts: not if it was given
         self.episodes = 0
 
@@ -126,6 +131,7 @@ class AgentRollout:
 
     def _finish_episodes(self, ended: np.ndarray) -> None:
         done = np.flatnonzero(ended & self.counted)
-        self.link.write_episodes(self.returns[done], self.age[done])
+        info = [scalars_of(self.info_of(index), self._info_keys) for index in done.tolist()]
+        self.link.write_episodes(self.returns[done], self.age[done], info)
         self.episodes += len(done)
         self.returns[ended] = 0

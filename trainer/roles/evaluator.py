@@ -2,7 +2,7 @@
 
 Runs in: a process of its own with a lower priority; in the main process for `sequential` and after training.
 Receives: requests (frames at which the weights were taken) through a pipe, the weights through shared memory.
-Sends: returns through the pipe; the best policy so far into the run's folder.
+Sends: returns through the pipe; the best policy so far, and videos, into the run's folder.
 Waits for: the next request.
 Stops when: its pulse says so, at its next step; the pipe closes; the parent's death.
 """
@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,9 +29,9 @@ from trainer.config.sections import Config
 from trainer.envs import EnvSpec, life
 from trainer.host import seeds
 from trainer.host.errors import error_text
-from trainer.memory.pulse import signs_of
-from trainer.roles import child
-from trainer.roles.greedy import Episodes, Players, evaluate
+from trainer.memory.pulse import FILMING, signs_of
+from trainer.roles import child, filming
+from trainer.roles.greedy import Episodes, Players, evaluate, info_means
 from trainer.run_folder.checkpoint import whole, write_aside
 from trainer.selfplay.opponents import opponents_of_evaluation
 from trainer.telemetry.trace import all_of, open_trace, save_or_say
@@ -57,6 +57,9 @@ class Evaluation:
         asked: episodes that were asked for; a sub-environment whose episode is cut plays no further.
         by_agent: mean return of each, where there are several; the lists then hold one agent's episodes after the
             other's.
+        video: of an episode of these weights.
+        no_video: why there is none, if there was to be one.
+        info: mean of each scalar that `info` held at the ends of these episodes, by its name.
         pid: of the process that played them.
     """
 
@@ -72,6 +75,9 @@ class Evaluation:
     cut: int = 0
     asked: int = 0
     by_agent: dict[str, float] = field(default_factory=dict)
+    info: dict[str, float] = field(default_factory=dict)
+    video: Path | None = None
+    no_video: str = ""
     pid: int = field(default_factory=os.getpid)
 
     @property
@@ -104,7 +110,8 @@ class Judge:
         self, config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path,
         watch: Callable[[list[Episodes]], bool] | None = None,
     ) -> None:  # fmt: skip
-        self._config, self._path, self._watch = config, RunFolder(run_dir).best_policy, watch
+        self._config, self._run_dir, self._watch = config, run_dir, watch
+        self._path = RunFolder(run_dir).best_policy
         self._players, self._best = Players(agents), -np.inf
         self._kept: Tensor | None = None  # what another process has found the best, until it is played here
         kept = whole(self._path, print, "weights", "eval_return_mean")
@@ -146,8 +153,15 @@ class Judge:
         return Evaluation(
             frames, returns, lengths, time.monotonic() - start, taken_at, predicted, discounted, best,
             problem, sum(own.cut for own in played), self._config.evaluator.episodes * len(played),
-            by_agent if len(played) > 1 else {},
+            by_agent if len(played) > 1 else {}, info_means(played),
         )  # fmt: skip
+
+    def film(self, evaluation: Evaluation) -> Evaluation:
+        """The evaluation that was made last, with a video of another episode of its weights."""
+        path = RunFolder(self._run_dir).videos / f"frames_{evaluation.frames:012d}.mp4"
+        seed = seeds.of_evaluation(self._config.seed)
+        problem = filming.film(self._config, self._players, world_of, seed, path, self._watch)
+        return replace(evaluation, video=None if problem else path, no_video=problem)
 
     def _play(self, weights: Tensor) -> list[Episodes] | None:
         """All of the episodes, or None."""
@@ -186,7 +200,7 @@ def run(
     config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path, weights: Tensor, pulse: Tensor,
     pipe: Connection,
 ) -> None:  # fmt: skip
-    """Body of the process: a request `(frames, taken_at)` is answered by an `Evaluation` or an error text.
+    """Body of the process: a request `(frames, taken_at, filmed)` is answered by an `Evaluation` or an error text.
 
     Args:
         config: the run.
@@ -210,8 +224,15 @@ def run(
         judge, trace = Judge(config, agents, run_dir, watch), open_trace(config, "evaluator")
         with closing(judge):
             trace.follow(judge, "evaluate", "evaluate", judge.agents)
-            while (evaluation := judge.evaluate(weights, *pipe.recv())) is not None:
+            while True:
+                frames, taken_at, filmed = pipe.recv()
+                if (evaluation := judge.evaluate(weights, frames, taken_at)) is None:
+                    return
                 save_or_say(trace)  # now, for this process may be ended from without
+                if filmed:
+                    pulse[FILMING] = 1.0
+                    evaluation = judge.film(evaluation)
+                    pulse[FILMING] = 0.0
                 pipe.send(evaluation)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # the main process closed its end

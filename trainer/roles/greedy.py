@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from trainer.algorithms.targets import unrescale
 from trainer.config.algorithms import learns_rescaled
 from trainer.config.sections import Config
 from trainer.envs import EnvSpec
+from trainer.envs.info import scalars_of
 from trainer.envs.world import Observation, Step
 from trainer.host import seeds
 from trainer.memory.weights import flatten_parameters
@@ -67,7 +69,16 @@ class Episodes:
     lengths: list[int] = field(default_factory=list)
     predicted: list[float] = field(default_factory=list)
     discounted: list[float] = field(default_factory=list)
+    info: dict[str, list[float]] = field(default_factory=dict)  # scalars of `info` at the ends, by name
     cut: int = 0  # that had not ended at evaluator.max_episode_steps
+
+
+def info_means(played: Sequence[Episodes]) -> dict[str, float]:
+    """Mean of each scalar of `info` over the episodes of all agents that have it."""
+    names = dict.fromkeys(name for episodes in played for name in episodes.info)
+    return {
+        name: float(np.mean([value for episodes in played for value in episodes.info.get(name, [])])) for name in names
+    }
 
 
 class RandomPlayer:
@@ -111,6 +122,8 @@ def evaluate(
     for agent, (name, spec) in enumerate(zip(world.agents, world.specs, strict=True)):
         own = _AgentEpisodes(agent, spec, n, episodes, players.configs[agent])
         own.stacks.push(observations[agent], np.ones(n, bool))
+        if hasattr(world, "info_of"):
+            own.info_of = partial(world.info_of, agent)
         if name in replaced:
             own.act = RandomPlayer(spec, seeds.of_random_player(seed, agent))
         else:
@@ -138,6 +151,8 @@ class _AgentEpisodes:
     def __init__(self, agent: int, spec: EnvSpec, n: int, episodes: int, config: Config) -> None:
         self.agent, self.stacks, self.played = agent, FrameStacks(spec, n), Episodes()
         self.gamma, self.most_steps = config.algorithm.gamma, config.evaluator.max_episode_steps or np.inf
+        self.info_keys = config.logger.info_keys
+        self.info_of: Callable[[int], Mapping[Any, Any]] = lambda index: {}
         self.left = np.array([len(range(i, episodes, n)) for i in range(n)])
         self.total, self.steps = np.zeros(n), np.zeros(n, np.int64)
         self.discounted, self.predicted = np.zeros(n), np.zeros(n)
@@ -162,6 +177,8 @@ class _AgentEpisodes:
             self.played.lengths.append(int(self.steps[i]))
             self.played.predicted.append(float(self.predicted[i]))
             self.played.discounted.append(float(self.discounted[i]))
+            for name, value in scalars_of(self.info_of(int(i)), self.info_keys).items():
+                self.played.info.setdefault(name, []).append(value)
             self.left[i] = self.left[i] - 1 if ended[i] else 0  # one that does not end has no next
             self.played.cut += not ended[i]
         self.total[ended], self.steps[ended], self.discounted[ended] = 0, 0, 0

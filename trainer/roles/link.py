@@ -6,7 +6,7 @@ on another machine would need only another link.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -40,8 +40,8 @@ class AgentLink(Protocol):
     def write_step(self, reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, frames: int) -> None:
         """Complete and publish the rows: float32 [N], bool [N], bool [N]; `frames` of them start a transition."""
 
-    def write_episodes(self, returns: np.ndarray, lengths: np.ndarray) -> None:
-        """Report episodes that have ended: float64 [n], int32 [n]."""
+    def write_episodes(self, returns: np.ndarray, lengths: np.ndarray, info: Sequence[Mapping[str, float]]) -> None:
+        """Report episodes that have ended: float64 [n], int32 [n], and the n scalars of their last `info` by name."""
 
     def read_weights(self, flat: Tensor) -> None:
         """Copy the newest weights into a tensor, float32 [numel], if they are new; does not wait."""

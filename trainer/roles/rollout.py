@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,9 @@ class Rollout:
             )  # fmt: skip
         for agent, given in zip(self.agents, getattr(world, "given", [None] * len(links)), strict=True):
             agent.given = given
+        if hasattr(world, "info_of"):
+            for number, agent in enumerate(self.agents):
+                agent.info_of = partial(world.info_of, number)
         seeds.seed_globals(plan.config.seed, "collector", plan.number, plan.start, stage=1)
         observations = world.reset(plan.first_seed)
         for agent, observation, present in zip(self.agents, observations, world.present, strict=True):

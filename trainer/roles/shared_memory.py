@@ -6,13 +6,14 @@ Nothing here waits or takes a lock; every field has one writer, see `trainer.mem
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
 
+from trainer.envs.faults import warn
 from trainer.envs.world import Observation
-from trainer.memory.boards import ControlBoard
+from trainer.memory.boards import INFO_KEPT, MOST_INFO, ControlBoard
 from trainer.replay.streams import worker_rows
 from trainer.roles.agents import AgentPlan
 
@@ -32,6 +33,9 @@ class SharedMemoryAgentLink:
         self._rows_of_envs = np.arange(plan.streams.envs_per_worker)
         self._cursor = plan.board.cursor[plan.streams.streams_of(worker)]
         self._by_episodes = plan.config.schedule.episodes_per_update is not None
+        self._columns: dict[str, int | None] = {
+            name: column for column, name in enumerate(plan.board.names_of_info(worker))
+        }  # of scalars in `info`; a restarted worker has those of the one before
         self._keeps_age, self._keeps_values = "age" in self.rows, "value_best" in self.rows
         self.time = int(self._cursor[0])
 
@@ -61,13 +65,30 @@ class SharedMemoryAgentLink:
         self._cursor[:] = self.time  # publishes the row, so it comes last
         self._board.frames[self._worker] += frames
 
-    def write_episodes(self, returns: np.ndarray, lengths: np.ndarray) -> None:
+    def write_episodes(self, returns: np.ndarray, lengths: np.ndarray, info: Sequence[Mapping[str, float]]) -> None:
         """See `AgentLink`."""
         board, ring = self._board, self._board.episodes[self._worker]
         count = int(board.episodes_done[self._worker])
         slots = (count + np.arange(len(returns))) % len(ring)
         ring[slots, 0], ring[slots, 1], ring[slots, 2] = returns, lengths, board.total_frames()
+        for number, scalars in enumerate(info, count):
+            self._write_info(number, scalars)
         board.episodes_done[self._worker] = count + len(returns)
+
+    def _write_info(self, number: int, scalars: Mapping[str, float]) -> None:
+        row = self._board.info[self._worker, number % INFO_KEPT]
+        row[:] = np.nan
+        for name, value in scalars.items():
+            if name not in self._columns:
+                self._columns[name] = self._board.name_info(self._worker, name)
+                if self._columns[name] is None:
+                    known = ", ".join(self._board.names_of_info(self._worker))
+                    warn(
+                        f"info holds more than {MOST_INFO} scalars at the end of an episode, and {name} is left out: "
+                        f"choose others by logger.info_keys (logged are {known})"
+                    )
+            if (column := self._columns[name]) is not None:
+                row[column] = value
 
     def read_weights(self, flat: Tensor) -> None:
         """See `AgentLink`."""

@@ -45,8 +45,11 @@ class Telemetry:
         """
         board, config, now = self.board, self.config, time.monotonic()
         frames = board.total_frames()
+        seen = self._seen.copy()
         for episode_return, length, _ in board.read_episodes(self._seen):
             self.episodes.add(float(episode_return), int(length))
+        for name, values in board.read_info(seen, self._seen):
+            self.episodes.add_info(name, values)
         then, collectors_then, learner_then = self._last
         collectors_now, span = float(self.control.waited_s.mean()), max(now - then, 1e-9)
         learner_now = float(board.learner_waited_s[0])

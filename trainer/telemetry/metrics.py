@@ -6,6 +6,7 @@ import math
 import statistics
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 BALANCED_MARGIN = 0.1  # there is no bottleneck where the shares of waiting time differ by less
@@ -50,6 +51,7 @@ class ReturnWindow:
         self.episodes = 0  # all episodes ever added, not only those in the window
         self._returns: deque[float] = deque(maxlen=size)
         self._lengths: deque[int] = deque(maxlen=size)
+        self._info: dict[str, deque[float]] = {}  # of `size` episodes whose `info` has the scalar of this name
 
     def add(self, episode_return: float, length: int) -> None:
         """Add one finished episode."""
@@ -57,8 +59,15 @@ class ReturnWindow:
         self._returns.append(float(episode_return))
         self._lengths.append(int(length))
 
+    def add_info(self, name: str, values: Iterable[float]) -> None:
+        """Add what `info` held at the end of episodes."""
+        self._info.setdefault(name, deque(maxlen=self._returns.maxlen)).extend(map(float, values))
+
     def row(self) -> dict[str, float | int]:
-        """`episodes`, `return_mean`, `return_min`, `return_max`, `length_mean_frames`; NaN before the first episode."""
+        """`episodes`, `return_mean`, `return_min`, `return_max`, `length_mean_frames`; NaN before the first episode.
+
+        And `info_<key>` for every scalar of `info`.
+        """
         if not self._returns:
             unknown = ("return_mean", "return_min", "return_max", "length_mean_frames")
             return {"episodes": self.episodes, **dict.fromkeys(unknown, math.nan)}
@@ -68,11 +77,17 @@ class ReturnWindow:
             "return_min": min(self._returns),
             "return_max": max(self._returns),
             "length_mean_frames": statistics.fmean(self._lengths),
+            **{f"info_{name}": statistics.fmean(values) for name, values in self._info.items() if values},
         }
 
     def state_dict(self) -> dict[str, Any]:
         """The window and the count, for a checkpoint."""
-        return {"episodes": self.episodes, "returns": list(self._returns), "lengths": list(self._lengths)}
+        return {
+            "episodes": self.episodes,
+            "returns": list(self._returns),
+            "lengths": list(self._lengths),
+            "info": {name: list(values) for name, values in self._info.items()},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up the state of an earlier `state_dict`."""
@@ -81,6 +96,9 @@ class ReturnWindow:
         self._returns.extend(state["returns"])
         self._lengths.clear()
         self._lengths.extend(state["lengths"])
+        self._info.clear()
+        for name, values in state.get("info", {}).items():  # which older checkpoints lack
+            self.add_info(name, values)
 
 
 class Every:

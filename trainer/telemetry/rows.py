@@ -32,7 +32,7 @@ class Metric:
     """The meaning of a key of a row.
 
     Args:
-        name: the key; a part in <> stands for a number or a name.
+        name: the key; a part in <> stands for a number or a name, and `<key>` for a key of an environment's `info`.
         type: int, float or str, and in the summary also dict. A float may be missing: null in JSON, empty in CSV.
         unit: "" for a number without one.
         meaning: one sentence for docs/metrics.md.
@@ -62,6 +62,7 @@ TRAINING = (
     Metric("return_min", float, "return", "Lowest return of the last 100 training episodes.", join="min"),
     Metric("return_max", float, "return", "Highest return of the last 100 training episodes.", join="max"),
     Metric("length_mean_frames", float, "frames", "Mean length of the last 100 training episodes.", True),
+    Metric("info_<key>", float, "", "Mean of `info[key]` at the end of the last 100 training episodes with it.", True),
     Metric("epsilon_mean", float, "", "Mean epsilon (share of random actions) over the environments.", True),
     Metric("replay_fill", float, "", "Share of the replay's rows that are filled."),
     Metric("samples_per_insert", float, "", "Transitions sampled for each one stored since warm-up.", True),
@@ -105,6 +106,7 @@ EVALUATION = (
     Metric("eval_episodes", int, "episodes", "Number of these episodes, with several agents of all agents."),
     Metric("eval_cut_episodes", int, "episodes", "Of these, cut at `evaluator.max_episode_steps`."),
     Metric("eval_length_mean_frames", float, "frames", "Mean length of these episodes."),
+    Metric("eval_info_<key>", float, "", "Mean of `info[key]` at the end of these episodes, as `is_success`."),
     Metric("eval_overestimation", float, "", "Value of an episode's first action minus its discounted return, mean."),
     Metric("eval_s", float, "s", "Time that the evaluation took."),
 )  # fmt: skip
@@ -114,6 +116,7 @@ FINAL = (
     Metric("final_<policy>_return_mean", float, "return", "Mean return of the best or last policy, fresh episodes."),
     Metric("final_<policy>_return_std", float, "return", "Standard deviation of the return over these episodes."),
     Metric("final_<policy>_episodes", int, "episodes", "Number of these episodes."),
+    Metric("final_<policy>_info_<key>", float, "", "Mean of `info[key]` at the end of these episodes."),
     Metric("final_<policy>_cut_episodes", int, "episodes", "Of these, cut at `evaluator.max_episode_steps`."),
 )  # fmt: skip
 
@@ -141,6 +144,7 @@ SUMMARY = (
     Metric("eval_return_std", float, "return", "Standard deviation of the return over these episodes."),
     Metric("eval_episodes", int, "episodes", "Number of these episodes."),
     Metric("eval_cut_episodes", int, "episodes", "Of these, cut at `evaluator.max_episode_steps`."),
+    Metric("eval_info_<key>", float, "", "Mean of `info[key]` at the end of these episodes."),
     Metric("eval_last_return_mean", float, "return", "Mean return of the last policy in the final evaluation."),
     Metric("eval_last_episodes", int, "episodes", "Number of these episodes."),
     Metric("eval_return_mean_by_agent", dict, "return", "`eval_return_mean` of each agent, by its name."),
@@ -282,6 +286,7 @@ def _find(key: str, metrics: Iterable[Metric]) -> Metric | None:
 
 @cache
 def _pattern(name: str) -> re.Pattern[str]:
+    name = name.replace("<key>", "[A-Za-z0-9_.-]+")
     return re.compile(re.sub(r"<\w+>", "[A-Za-z0-9]+", name))
 
 

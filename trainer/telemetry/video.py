@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import imageio.v3 as imageio
+import imageio_ffmpeg
 import numpy as np
 
 from trainer.config.fields import ConfigError
 from trainer.envs import EnvError
 from trainer.envs.games import text_picture
+from trainer.run_folder import manifest
 
 FORMATS = (".gif", ".mp4")
 CHANNELS = (1, 3, 4)  # grey; RGB; RGB and alpha, which is ignored
@@ -76,6 +78,47 @@ def write_video(path: Path, pictures: Sequence[np.ndarray], fps: int) -> None:
         with suppress(OSError):
             new.unlink()
         raise ConfigError(f"{path} cannot be written ({error}): name another file with --out, or make room") from error
+
+
+@contextmanager
+def opened(path: Path, fps: int) -> Iterator[Callable[[np.ndarray], None]]:
+    """Write an MP4 (H.264) picture by picture; it appears at the end, and not at all without pictures or at an error.
+
+    Yields a function that takes the next picture, uint8 [height, width, 3]; all get the size of the first one.
+
+    Args:
+        path: of the video.
+        fps: pictures per second.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    aside = manifest.aside_of(path)
+    path.parent.mkdir(exist_ok=True)
+    manifest.add(path, aside)
+    encoder: Any = None
+    size = (0, 0)
+
+    def add(picture: np.ndarray) -> None:
+        nonlocal encoder, size
+        if encoder is None:
+            size = (picture.shape[0] + picture.shape[0] % 2, picture.shape[1] + picture.shape[1] % 2)  # H.264: even
+            encoder = imageio_ffmpeg.write_frames(
+                str(aside), size[::-1], fps=fps, codec="libx264", macro_block_size=2, output_params=["-f", "mp4"]
+            )
+            encoder.send(None)
+        encoder.send(np.ascontiguousarray(_bordered(picture[: size[0], : size[1]], *size)))
+
+    try:
+        try:
+            yield add
+        finally:
+            if encoder is not None:
+                encoder.close()
+        if encoder is not None:
+            os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def _with_channels(array: np.ndarray, env_id: str) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from trainer.config.sections import Config
 from trainer.host import seeds
-from trainer.memory.pulse import new_pulse
+from trainer.memory.pulse import FILMING, new_pulse
 from trainer.roles import evaluator as evaluating
 from trainer.roles.evaluator import Evaluation, Judge
 from trainer.telemetry.trace import open_trace, save_or_say
@@ -45,6 +46,28 @@ class Evaluator(Protocol):
         """Close it after its end. Safe to call twice."""
 
 
+class Videos:
+    """Which evaluations are filmed: the first, and then every n-th, until one cannot be.
+
+    Args:
+        every: n; 0: none.
+    """
+
+    def __init__(self, every: int) -> None:
+        self._every, self._evaluations = every, 0
+
+    def due(self) -> bool:
+        """Whether the next evaluation is filmed."""
+        self._evaluations += 1
+        return self._every > 0 and self._evaluations % self._every == 1 % self._every
+
+    def look(self, evaluation: Evaluation) -> Evaluation:
+        """Film no more if that failed."""
+        if evaluation.no_video:
+            self._every = 0
+        return evaluation
+
+
 class RemoteEvaluator:
     """The evaluator in a process of its own; if it dies during an evaluation, the restarted one repeats it.
 
@@ -59,6 +82,7 @@ class RemoteEvaluator:
         self._config, self._run_dir, self._learners = config, run_dir, learners
         self._busy = self._wanted = False
         self._answer: Evaluation | None = None
+        self._videos, self._died_filming = Videos(config.evaluator.video_every), False
         self._piped: Piped | None = None
         self._weights, self._pulse = torch.empty(0), new_pulse()
         what = f"{min(config.evaluator.num_envs, config.evaluator.episodes)} x {config.env.id}"
@@ -79,6 +103,7 @@ class RemoteEvaluator:
         self.supervised.start()
 
     def _begin(self) -> Piped:
+        self._died_filming = self._died_filming or bool(self._pulse[FILMING])
         self._pulse = new_pulse()
         players = [(plan.config, plan.spec) for plan in self._learners.acting]
         arguments = (self._config, players, self._run_dir, self._weights, self._pulse)
@@ -111,14 +136,16 @@ class RemoteEvaluator:
         self._weights.copy_(self._learners.flat())
         self._busy, self._wanted = True, False
         self._pulse[0] = max(time.monotonic(), float(self._pulse[0]))  # its silence begins here
-        self._piped.send(
-            (self._learners.total_frames(), time.monotonic())
-        )  # not those at the request, which may be long ago
+        filmed = self._videos.due() and not self._died_filming
+        # The frames of now, not those at the request, which may be long ago.
+        self._piped.send((self._learners.total_frames(), time.monotonic(), filmed))
 
     def _hear(self, answer: Evaluation | str) -> str:
         if isinstance(answer, str):
             return answer
-        self._answer = answer
+        if self._died_filming:
+            answer, self._died_filming = replace(answer, no_video="the evaluator died or hung as it drew"), False
+        self._answer = self._videos.look(answer)
         return ""
 
     def poll(self) -> Evaluation | None:
@@ -153,6 +180,7 @@ class LocalEvaluator:
     def __init__(self, config: Config, run_dir: Path, learners: Learners) -> None:
         self._config, self._run_dir, self._learners = config, run_dir, learners
         self._result: Evaluation | None = None
+        self._videos = Videos(config.evaluator.video_every)
         self._judges: list[Judge] = []  # one, once it is started
         self._trace = open_trace(config, "evaluator")
 
@@ -174,6 +202,8 @@ class LocalEvaluator:
         flat: Tensor = self._learners.flat()
         with seeds.apart({}):
             self._result = self._judges[0].evaluate(flat, self._learners.total_frames(), time.monotonic())
+            if self._videos.due() and self._result is not None:
+                self._result = self._videos.look(self._judges[0].film(self._result))
 
     def poll(self) -> Evaluation | None:
         """The evaluation made last, once."""

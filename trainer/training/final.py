@@ -6,7 +6,7 @@ count. If the league fails there is only a warning.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,13 +16,14 @@ from trainer.config.sections import Config
 from trainer.host.errors import RunFailed
 from trainer.roles import final_work
 from trainer.roles.evaluator import Evaluation
-from trainer.roles.greedy import Episodes
+from trainer.roles.greedy import Episodes, info_means
 from trainer.selfplay import league
 from trainer.telemetry.rows import Row
 from trainer.training.system import System
 from trainer.training.tasks import Task, TaskFailed, beside
 
 LEAST_S = 60.0  # for the final evaluation, and for the league, however short the training was
+SHOWN_INFO = 4  # most scalars of `info` in a sentence
 LONGEST_LEAGUE_S = 120.0  # unless evaluator.final_max_seconds says something else
 
 
@@ -94,11 +95,17 @@ def in_words(config: Config, played: Sequence[Episodes], seconds: float) -> str:
     if not returns:
         return f"none of {asked} greedy episodes ended within {seconds:.0f} s (evaluator.final_max_seconds)"
     text = f"return {np.mean(returns):.1f} +- {np.std(returns):.1f} over {done} greedy episodes"
+    text += info_in_words(info_means(played))
     if cut:
         text += cut_in_words(config, done, cut, asked)
     elif done < asked:
         text += f" of {asked}: the time for it was up (evaluator.final_max_seconds)"
     return text
+
+
+def info_in_words(info: Mapping[str, float]) -> str:
+    """Means of what `info` held at the ends of episodes, for the end of a sentence."""
+    return "".join(f", {name} {mean:.3g}" for name, mean in list(info.items())[:SHOWN_INFO])
 
 
 def cut_in_words(config: Config, done: int, cut: int, asked: int) -> str:
@@ -119,6 +126,7 @@ def _metrics_of(played: Sequence[Episodes]) -> dict[str, float | int | None]:
         "return_std": float(np.std(returns)) if returns else None,
         "episodes": len(played[0].returns) if played else 0,
         "cut_episodes": played[0].cut if played else 0,
+        **{f"info_{name}": mean for name, mean in info_means(played).items()},
     }
 
 
@@ -140,10 +148,17 @@ def report(system: System, evaluation: Evaluation) -> None:
     cut = cut_in_words(system.config, count, evaluation.cut, evaluation.asked) if evaluation.cut else ""
     system.loggers.event(
         f"evaluation at {evaluation.frames} frames: return {evaluation.mean:.1f} +- {evaluation.std:.1f} over "
-        f"{count} greedy episodes{best}{cut}",
+        f"{count} greedy episodes{info_in_words(evaluation.info)}{best}{cut}",
         role="evaluator",
         pid=evaluation.pid,
     )
+    if evaluation.video is not None:
+        system.loggers.event(
+            f"video of a greedy episode at {evaluation.frames} frames: {evaluation.video}", role="evaluator",
+            pid=evaluation.pid, video=evaluation.video, frames=evaluation.frames,
+        )  # fmt: skip
+    if evaluation.no_video:
+        system.loggers.event(f"warning: there will be no videos ({evaluation.no_video})", role="evaluator")
     if evaluation.problem:
         system.loggers.event(
             f"warning: the best policy could not be kept ({evaluation.problem}): make room in {system.run_dir}",
@@ -160,6 +175,7 @@ def report(system: System, evaluation: Evaluation) -> None:
             "eval_length_mean_frames": float(np.mean(evaluation.lengths)),
             "eval_overestimation": evaluation.overestimation,
             "eval_s": evaluation.seconds,
+            **{f"eval_info_{name}": mean for name, mean in evaluation.info.items()},
             **{f"{name}/eval_return_mean": mean for name, mean in evaluation.by_agent.items()},
         }
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from trainer.config.fields import ConfigError
@@ -50,7 +51,10 @@ class Loggers:
             self._guarded(name, lambda sink=sink: sink.write(row))  # type: ignore[misc]
         self._hand_out_notices()
 
-    def event(self, text: str, role: str = "main", agent: str = "", pid: int | None = None) -> None:
+    def event(
+        self, text: str, role: str = "main", agent: str = "", pid: int | None = None, video: Path | None = None,
+        frames: int = 0,
+    ) -> None:  # fmt: skip
         """Hand an event (a warning, an evaluation, the death of a process) to every sink.
 
         Args:
@@ -58,9 +62,12 @@ class Loggers:
             role: of the process that the event is about.
             agent: that the event is about, if any.
             pid: of the process that the event is about; None: this one.
+            video: that the event is about, an MP4.
+            frames: at which the policy was taken that it shows.
         """
         self._hand_out_notices()
-        self._event(text, role, agent, pid)
+        who = os.getpid() if pid is None else pid
+        self._hand_out(Event(datetime.now(), role, text, agent, who, video=video, frames=frames))
         self._hand_out_notices()
 
     def progress(self, text: str) -> None:
@@ -82,9 +89,6 @@ class Loggers:
             self._guarded(name, lambda sink=sink: sink.close(summary))  # type: ignore[misc]
             self._hand_out_notices()  # to the sinks that are still open
 
-    def _event(self, text: str, role: str, agent: str = "", pid: int | None = None) -> None:
-        self._hand_out(Event(datetime.now(), role, text, agent, os.getpid() if pid is None else pid))
-
     def _hand_out(self, event: Event) -> None:
         event = replace(event, text=printable(event.text))
         for name, sink in list(self._sinks.items()):
@@ -92,7 +96,7 @@ class Loggers:
 
     def _hand_out_notices(self) -> None:
         while self._notices:
-            self._event(self._notices.popleft(), "main")
+            self._hand_out(Event(datetime.now(), "main", self._notices.popleft()))
 
     def _guarded(self, name: str, call: Callable[[], None]) -> None:
         try:

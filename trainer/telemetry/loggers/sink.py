@@ -39,6 +39,8 @@ class Event:
         pid: of the process that the event is about.
         passing: whether it is the progress of something that takes long. The terminal shows such an event until the
             next one; no file has it.
+        video: that it is about, an MP4.
+        frames: at which the policy was taken that the video shows.
     """
 
     time: datetime
@@ -47,6 +49,8 @@ class Event:
     agent: str = ""
     pid: int = field(default_factory=os.getpid)
     passing: bool = False
+    video: Path | None = None
+    frames: int = 0
 
     @property
     def who(self) -> str:

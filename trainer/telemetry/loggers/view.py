@@ -18,6 +18,7 @@ from trainer.telemetry.rows import Row, kind, value_of
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 14  # characters
+INFO_SHOWN = 4  # most scalars of `info`
 SIDE_COLOURS = {"learning": "yellow", "collection": "cyan", "balanced": "green"}
 
 
@@ -98,6 +99,12 @@ def evaluation(row: Mapping[str, Any]) -> str:
     )
 
 
+def info(row: Mapping[str, Any], prefix: str = "info_") -> str:
+    """The first scalars of `info` in a row, as "is_success 0.8  coverage 0.31"; "" where it has none."""
+    keys = [key for key in row if key.startswith(prefix)][:INFO_SHOWN]
+    return "  ".join(f"{key.removeprefix(prefix)} {number(row, key, '.3g')}" for key in keys)
+
+
 def panel(newest: Newest, run: RunInfo, progress: str = "") -> RenderableType:
     """The live view of the newest metrics, with the text of `Loggers.progress` if there is one."""
     lines = Table.grid(padding=(0, 1))  # every line but the last fits a terminal of 80 columns
@@ -129,6 +136,9 @@ def _add_metrics(lines: Table, newest: Newest, run: RunInfo) -> None:
     if newest.evaluation:
         told = Text(evaluation(newest.evaluation), style="bold")
         lines.add_row("evaluation", _beside(_spark(newest.evaluations), told))
+    if told_info := info(row):
+        greedy = info(newest.evaluation, "eval_info_")
+        lines.add_row("info", f"{told_info}{f'  (evaluation: {greedy})' if greedy else ''}")
     speed = Text.assemble(
         (number(row, "frames_per_s", ",.0f"), "bold"),
         " frames/s  ",
@@ -164,6 +174,7 @@ def plain_line(newest: Newest, run: RunInfo) -> str:
     ]
     if newest.evaluation:
         parts.append(f"evaluation {number(newest.evaluation, 'eval_return_mean')}")
+    parts += [part for part in (info(row), info(newest.evaluation, "eval_info_")) if part]
     parts += [
         f"epsilon {number(row, 'epsilon_mean', '.3f')}",
         f"replay {number(row, 'replay_fill', '.0f', 100)} %",

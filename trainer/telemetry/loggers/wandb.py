@@ -12,6 +12,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -63,7 +64,7 @@ class WandbSink:
         self._id = _run_id(run.run_dir)
         self._off = False
         self._abandoned = False  # `close` has given up on W&B and reported it
-        self._queue: queue.Queue[Row | _Close] = queue.Queue(capacity)
+        self._queue: queue.Queue[Row | _Video | _Close] = queue.Queue(capacity)
         self._thread = threading.Thread(target=self._work, name="wandb", daemon=True)
         self._thread.start()
 
@@ -74,7 +75,9 @@ class WandbSink:
             self._put({key: value for key, value in plain.items() if isinstance(value, int | float)})
 
     def event(self, event: Event) -> None:
-        """Do nothing: events are in log.txt."""
+        """Queue the video of an event; the text of events is in log.txt."""
+        if event.video is not None and not self._off:
+            self._put(_Video(event.video, event.frames))
 
     def close(self, summary: dict[str, Any]) -> None:
         """Send summary and pictures, and wait a few seconds at most; then the processes of W&B are killed."""
@@ -93,7 +96,7 @@ class WandbSink:
         if self.dropped_rows:
             self._notify(f"warning: Weights & Biases was too slow for {self.dropped_rows} rows, metrics.jsonl has all")
 
-    def _put(self, item: Row | _Close) -> None:
+    def _put(self, item: Row | _Video | _Close) -> None:
         while True:
             try:
                 self._queue.put_nowait(item)
@@ -122,7 +125,7 @@ class WandbSink:
     def _log_rows(self) -> None:
         wandb_run = self._start()
         while not isinstance(item := self._queue.get(), _Close):
-            wandb_run.log(item)
+            wandb_run.log(item.as_row() if isinstance(item, _Video) else item)
         self._finish(wandb_run, item.summary)
 
     def _start(self) -> wandb.Run:
@@ -167,6 +170,19 @@ class WandbSink:
         for key, value in summary.items():
             wandb_run.summary[key] = value
         wandb_run.finish(exit_code=1 if summary.get("status") == "failed" else 0)
+
+
+@dataclass(frozen=True)
+class _Video:
+    """A video, and the frames at which the policy was taken that it shows."""
+
+    path: Path
+    frames: int
+
+    def as_row(self) -> dict[str, Any]:
+        import wandb
+
+        return {"eval_video": wandb.Video(str(self.path), format="mp4"), "frames": self.frames}
 
 
 class _Close:
