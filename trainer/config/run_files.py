@@ -24,6 +24,7 @@ class RunFolder:
         self.league_picture = path / "league.png"  # picture of these ratings
         self.checkpoints = path / "checkpoints"  # checkpoints to resume it from
         self.last_policy = path / "checkpoints" / "last_policy.pt"  # the policy of its newest checkpoint
+        self.policies = path / "checkpoints" / "policies"  # those of `checkpoint.policy_every_frames`
         self.best_policy = path / "best" / "policy.pt"  # the best policy by its evaluations
         self.videos = path / "videos"  # of evaluations, if there are any
         self.pool = path / "pool"  # snapshots of the policy, in self-play
@@ -31,3 +32,14 @@ class RunFolder:
         self.output = path / "output"  # what each child process printed
         self.scratch = path / "scratch"  # the replay during the run, unless `replay.scratch_dir` is set
         self.damaged_summary = path / "damaged_summary.json"  # a summary that could not be read
+
+    def policy_after(self, frames: int) -> Path:
+        """The policy that was kept after so many frames."""
+        return self.policies / f"frames_{frames:012d}.pt"
+
+
+def run_of(policy: Path) -> RunFolder:
+    """The folder of the run that a policy or snapshot belongs to; where there is none, the folder above its own."""
+    above = policy.resolve().parents
+    found = next((folder for folder in above if RunFolder(folder).config.is_file()), above[min(1, len(above) - 1)])
+    return RunFolder(found)

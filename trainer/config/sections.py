@@ -200,6 +200,8 @@ class CheckpointConfig:
 
     save_every_seconds: float = number(300.0, 0.01, 1e9, (0.1, 86_400.0))
     keep_last: int = number(2, 1, 10**6, (1, 1_000))
+    # Frames between two policies that are kept for good in RUN/checkpoints/policies; 0: none is.
+    policy_every_frames: int = number(0, 0, 10**12)
     replay: bool = True  # keep the replay's rows too; without them a resumed run first fills an empty replay
 
 

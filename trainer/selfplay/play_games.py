@@ -12,7 +12,7 @@ from torch import Tensor
 from trainer import envs
 from trainer.config.fields import ConfigError
 from trainer.config.run_config import from_yaml
-from trainer.config.run_files import RunFolder
+from trainer.config.run_files import run_of
 from trainer.config.sections import Config
 from trainer.envs import EnvError
 from trainer.envs.games.players import Player
@@ -141,7 +141,7 @@ def opponent_of(named: str, config: Config, game: Any) -> Player:
             f"--opponent {named} is neither human, random, scripted, an import path of a player nor the file of a "
             "policy or snapshot"
         )
-    theirs = RunFolder(path.resolve().parent.parent).config  # RUN/pool, RUN/best and RUN/checkpoints hold policies
+    theirs = run_of(path).config
     trained = from_yaml(theirs) if theirs.is_file() else config
     if replace(envs.describe(trained.env), against_opponents=False) != game.spec:
         raise ConfigError(

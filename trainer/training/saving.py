@@ -39,3 +39,19 @@ def save(system: System, frames: int, whole: bool, more: dict[str, Any]) -> None
     pool.forget(folder.pool)
     system.checkpoint_s = time.monotonic() - start
     system.checkpoint_bytes = system.learners.replay_bytes()
+
+
+def save_policy(system: System, frames: int) -> None:
+    """Keep the present policy for good, as one of a series; a disk that refuses is only a warning.
+
+    Args:
+        system: the run.
+        frames: that it has.
+    """
+    path = RunFolder(system.run_dir).policy_after(frames)
+    try:
+        evaluating.save_policy(path, system.learners.flat(), frames, float("nan"))
+    except OSError as error:
+        system.loggers.event(
+            f"warning: the policy {path} could not be written ({error}): make room in {system.run_dir}"
+        )

@@ -40,7 +40,7 @@ from trainer.training.callbacks import Callbacks, Control, check
 from trainer.training.final import finish, report
 from trainer.training.needs import needs_of
 from trainer.training.resume import restore
-from trainer.training.saving import save
+from trainer.training.saving import save, save_policy
 from trainer.training.system import SUPERVISE_EVERY_S, System
 
 STOP_S = 2.0  # until a signal interrupts a training loop that does not look at it
@@ -211,6 +211,7 @@ class Loop:
             EverySeconds(config.logger.every_seconds),
             EverySeconds(SUPERVISE_EVERY_S),
         )
+        self.policy_every = Every(config.checkpoint.policy_every_frames)
         self.snapshot_every = Every(config.opponents.snapshot_every_frames)
         self.wall_s = 0.0  # of the runs that this one goes on with
         self.whole = True  # no round is going on
@@ -223,6 +224,7 @@ class Loop:
         return {
             "wall_s": time.monotonic() - self.start,
             "evaluate_every": self.evaluate_every.state_dict(),
+            "policy_every": self.policy_every.state_dict(),
             "snapshot_every": self.snapshot_every.state_dict(),
             "evaluating": self.system.evaluator.busy,
         }
@@ -232,6 +234,9 @@ class Loop:
         self.wall_s, self.evaluating = state["wall_s"], state["evaluating"]
         self.evaluate_every.load_state_dict(state["evaluate_every"])
         self.snapshot_every.load_state_dict(state["snapshot_every"])
+        self.policy_every.load_state_dict(
+            state.get("policy_every", self.policy_every.state_dict())
+        )  # older ones lack it
 
 
 def _train(system: System, loop: Loop) -> dict[str, Any]:
@@ -257,6 +262,8 @@ def _train(system: System, loop: Loop) -> dict[str, Any]:
             system.check()
         if loop.whole and loop.evaluate_every.crossed(frames):
             evaluator.request()
+        if loop.whole and loop.policy_every.crossed(frames):
+            save_policy(system, frames)
         if loop.snapshot_every.crossed(frames):
             system.pool.add(system.flat(), frames)
         if (solved := _evaluated(system, loop)) is not None:
