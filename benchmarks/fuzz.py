@@ -58,6 +58,8 @@ NUMBERS: dict[str, tuple[float, float, float, float]] = {
     "replay.priority_alpha": (0, 0, 3, 1e3), "replay.priority_beta": _SHARE, "replay.priority_beta_end": _SHARE,
     "replay.priority_eps": (1e-20, 1e-12, 100, 1e6), "learner.batch_size": (1, 1, 1e6, 1e8),
     "learner.learning_rate": (1e-15, 1e-7, 1, 100), "learner.learning_rate_end": (0, 0, 1, 100),
+    "learner.learning_rate_warmup_updates": (0, 0, 1e7, 1e13), "evaluator.video_every": (0, 0, 1e9, 1e13),
+    "checkpoint.policy_every_frames": (0, 0, 1e13, 1e13),
     "learner.adam_eps": (1e-30, 1e-16, 0.1, 100), "learner.max_grad_norm": (1e-12, 1e-5, 1e15, 1e20),
     "learner.warmup_frames": (1, 1, 1e9, 1e13), "learner.prefetch_batches": (1, 1, 1_000, 1e5),
     "learner.publish_every_updates": (1, 1, 1e3, 1e13), "learner.num_threads": (1, 1, 500, 5_000),
@@ -88,7 +90,7 @@ MAY_BE_NULL = {
     "learner.learning_rate_end", "learner.max_grad_norm", "schedule.frames_per_update", "schedule.episodes_per_update",
     "schedule.tolerance_frames", "schedule.frames_per_round", "schedule.episodes_per_round",
     "schedule.updates_per_round", "evaluator.stop_at_return", "evaluator.final_max_seconds",
-    "evaluator.max_episode_steps", "faults.worker_memory_mb", "logger.wandb_entity",
+    "evaluator.max_episode_steps", "faults.worker_memory_mb", "logger.wandb_entity", "logger.info_keys",
     "logger.wandb_group", "run_dir", "resume", "opponents.start_from",
     *(f"opponents.{kind}_end" for kind in ("random", "scripted", "latest", "snapshots", "checkpoints")),
 }  # fmt: skip

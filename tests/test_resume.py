@@ -120,7 +120,7 @@ def test_in_rounds_a_run_that_is_stopped_and_goes_on_ends_bit_identical(
         "env": ENVIRONMENTS[name], "algorithm": {**EVERYTHING, "hidden_sizes": [16]}, "budget_frames": 3_000,
         "schedule": {"name": schedule}, "logger": {"every_seconds": 0.01},
         "evaluator": {"every_frames": 500, "num_envs": 2, "final_episodes": 2, "league_games": 0},
-        "opponents": OPPONENTS,
+        "opponents": OPPONENTS, "learner": {"learning_rate_schedule": "cosine", "learning_rate_warmup_updates": 300},
     }  # fmt: skip
     whole, cut = small_config("whole", **sections), small_config("cut", **sections)
     train(whole, ["whole"])

@@ -82,10 +82,22 @@ def _of_updates(config: Config, updates: float) -> list[str]:
             f"learner.publish_every_updates={learner.publish_every_updates} is more than the {updates:.0f} updates of "
             "this run: the collectors act by the first weights all along"
         )
-    if learner.learning_rate_end is not None and learner.learning_rate_end > learner.learning_rate:
+    return found + _of_learning_rate(config, updates)
+
+
+def _of_learning_rate(config: Config, updates: float) -> list[str]:
+    learner, found = config.learner, []
+    end, warm = learner.learning_rate_end, learner.learning_rate_warmup_updates
+    if end is not None and learner.learning_rate_schedule == "constant":
+        found.append(f"learner.learning_rate_end={end:g} does nothing with learner.learning_rate_schedule=constant")
+    elif end is not None and end > learner.learning_rate:
         found.append(
-            f"learner.learning_rate_end={learner.learning_rate_end:g} is above "
-            f"learner.learning_rate={learner.learning_rate:g}: it will rise"
+            f"learner.learning_rate_end={end:g} is above learner.learning_rate={learner.learning_rate:g}: it will rise"
+        )
+    if warm > updates:
+        found.append(
+            f"learner.learning_rate_warmup_updates={warm} is more than the {updates:.0f} updates of this run: the "
+            f"learning rate never reaches learner.learning_rate={learner.learning_rate:g}"
         )
     return found
 

@@ -24,6 +24,13 @@ CNNS = {
 # algorithm.loss_function: `distance(difference) -> its loss`, entry by entry. TorchRL's DQNLoss has its own two.
 LOSS_FUNCTIONS = {"smooth_l1": "trainer.algorithms.targets:huber", "l2": "trainer.algorithms.targets:half_square"}
 
+# learner.learning_rate_schedule: `schedule(optimizer, start, end) -> LRScheduler` of PyTorch, of 100 steps.
+LEARNING_RATES = {
+    "constant": "trainer.learning.rates:constant",
+    "linear": "trainer.learning.rates:linear",
+    "cosine": "trainer.learning.rates:cosine",
+}
+
 # collector.exploration: `exploration(section, num_streams, streams) -> frames -> rates and their mean`.
 EXPLORATIONS = {"linear": "trainer.acting.exploration:linear", "apex": "trainer.acting.exploration:apex"}
 

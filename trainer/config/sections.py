@@ -13,7 +13,7 @@ from typing import Any, cast
 from trainer.config.algorithms import AlgorithmConfig, AnyAlgorithmConfig, DQNConfig
 from trainer.config.fields import number, one_of, part
 from trainer.config.machine import available_cores
-from trainer.config.registries import EXPLORATIONS, OPTIONAL_LOGGERS
+from trainer.config.registries import EXPLORATIONS, LEARNING_RATES, OPTIONAL_LOGGERS
 from trainer.config.schedules import SCHEDULES, Schedule
 from trainer.envs.backends import BACKENDS, PREPROCESSING, SCREEN_SIZE, VECTORIZATION, known_backend
 
@@ -87,8 +87,10 @@ class LearnerConfig:
     device: str = "auto"  # auto | cpu | cuda | cuda:N
     batch_size: int = number(128, 1, 2**20, (1, 65_536))
     learning_rate: float = number(2.5e-4, 1e-12, 1.0, (1e-6, 0.1))
-    # None keeps it constant; else falls linearly over the budget.
-    learning_rate_end: float | None = number(None, 0.0, 1.0, (0.0, 0.1))
+    # Over the budget; auto: linear where learning_rate_end is set, else constant.
+    learning_rate_schedule: str = one_of("auto", *LEARNING_RATES)
+    learning_rate_end: float | None = number(None, 0.0, 1.0, (0.0, 0.1))  # of linear and cosine; None: 0
+    learning_rate_warmup_updates: int = number(0, 0, 10**7)  # in which it rises linearly from nearly 0
     adam_eps: float = number(1e-8, 1e-20, 1.0, (1e-12, 0.01))
     max_grad_norm: float | None = number(10.0, 1e-6, 1e12, (1e-3, 1e12))
     warmup_frames: int = number(1_000, 1, 10**10)  # frames that are stored before the first update

@@ -26,6 +26,7 @@ from trainer.host.errors import error_text
 from trainer.learning.determinism import be_deterministic
 from trainer.learning.feed import Batch, Feed, flat
 from trainer.learning.limiter import NO_LIMIT, Limiter
+from trainer.learning.rates import learning_rates
 from trainer.learning.stacking import Stack
 from trainer.learning.update import Updater, flat_weights, linear
 from trainer.memory.boards import VERSIONS_KEPT, ControlBoard
@@ -78,6 +79,8 @@ class Learner:
             plan.board.oldest,
         )
         self.copy.beat = self.beat
+        self._rate, self._fraction = learning_rates(config.learner), 0.0
+        self.anneal(0)
 
     @property
     def learners(self) -> list[Learner]:
@@ -140,6 +143,8 @@ class Learner:
         self.replay.reprioritize(batch["stream"], batch["time"], priority)
         self.limiter.updates += 1
         self.board.updates[0] = self.limiter.updates
+        if self.limiter.updates < self.config.learner.learning_rate_warmup_updates:
+            self._set_learning_rate()
         if self.limiter.updates % self.config.learner.publish_every_updates == 0:
             self.publish()
 
@@ -151,10 +156,14 @@ class Learner:
     def anneal(self, frames: int) -> None:
         """Set learning rate and exponent of importance weights to their values after `frames` frames."""
         fraction = frames / self.config.budget_frames
-        rates, replay = self.config.learner, self.config.replay
-        rate = float(self.board.learning_rate[0]) or linear(rates.learning_rate, rates.learning_rate_end, fraction)
-        self.updater.set_learning_rate(rate)
+        replay, self._fraction = self.config.replay, fraction
+        self._set_learning_rate()
         self.sampler.beta = linear(replay.priority_beta, replay.priority_beta_end, fraction)
+
+    def _set_learning_rate(self) -> None:
+        """That of the schedule, unless a callback has set another one."""
+        rate = float(self.board.learning_rate[0]) or self._rate(self._fraction, self.limiter.updates)
+        self.updater.set_learning_rate(rate)
 
     def metrics(self) -> dict[str, float]:
         """Metrics of learning for a row; waits for the device.
