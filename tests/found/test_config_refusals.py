@@ -148,7 +148,7 @@ def test_2_the_impossible_is_refused_with_its_numbers(arguments: list[str], word
         (["learner.num_threads=64"], "learner.num_threads=64 is more than the 4 cores at hand"),
         (["preset=tictactoe_selfplay", "opponents.snapshot_every_frames=1000000"], "no snapshot is taken"),
         (["learner.learning_rate_end=0.05"], "it will rise"),
-        (["learner.learning_rate_schedule=constant", "learner.learning_rate_end=0"], "learning_rate_end=0 does nothing"),
+        (["learner.learning_rate_schedule=constant", "learner.learning_rate_end=0"], "_end=0 does nothing"),
         (["learner.learning_rate_warmup_updates=900000"], "the learning rate never reaches learner.learning_rate="),
         (["schedule=sync", "schedule.updates_per_round=100000000"], "at a millisecond each that is"),
         (["schedule=shared_gradient", "schedule.num_agents=64"], "schedule.num_agents=64 is more than the 4 cores"),
