@@ -110,31 +110,31 @@ def test_every_seconds_has_no_drift():
     ("collectors", "learner", "target", "side", "reason"),
     [
         (
-            0.63, 0.02, 12.8, "learning",
-            "collectors waited 63 % of the time for the replay-ratio limit (12.1 samples per insert, target 12.8)",
+            0.63, 0.02, 0.1, "learning",
+            "collectors waited 63 % of the time for the replay-ratio limit (replay ratio 0.0945, target 0.1)",
         ),
         (
-            0.0, 0.4, 12.8, "collection",
-            "the learner waited 40 % of the time for new frames (12.1 samples per insert, target 12.8)",
+            0.0, 0.4, 0.1, "collection",
+            "the learner waited 40 % of the time for new frames (replay ratio 0.0945, target 0.1)",
         ),
         (
-            0.05, 0.02, 12.8, "balanced",
-            "neither side waits for the other (12.1 samples per insert, target 12.8)",
+            0.05, 0.02, 0.1, "balanced",
+            "neither side waits for the other (replay ratio 0.0945, target 0.1)",
         ),
         (
             0.0, 0.0, None, "balanced",
-            "neither side waits for the other, and no replay-ratio limit is set (12.1 samples per insert)",
+            "neither side waits for the other, and no replay-ratio limit is set (replay ratio 0.0945)",
         ),
         (
-            0.5, 0.45, 12.8, "balanced",
+            0.5, 0.45, 0.1, "balanced",
             "both sides wait alike, collectors 50 % and the learner 45 % of the time"
-            " (12.1 samples per insert, target 12.8)",
+            " (replay ratio 0.0945, target 0.1)",
         ),
-        (math.nan, 0.0, 12.8, "balanced", "nothing has been measured yet"),
+        (math.nan, 0.0, 0.1, "balanced", "nothing has been measured yet"),
     ],
 )  # fmt: skip
 def test_bottleneck_names_who_is_waited_for(collectors, learner, target, side, reason):
-    assert bottleneck(collectors, learner, 12.1, target) == (side, reason)
+    assert bottleneck(collectors, learner, 0.0945, target) == (side, reason)
 
 
 def test_metrics_and_loggers_do_not_import_torch_or_wandb():

@@ -37,6 +37,10 @@ def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (
+            ["schedule.replay_ratio=1"],
+            "there is no key schedule.replay_ratio: set its inverse, schedule.frames_per_update",
+        ),
         (["learner.lr=1"], "there is no key learner.lr; the nearest is learner.learning_rate"),
         (["preset=lunarlandr"], "the nearest is preset=lunarlander"),
         (["seed=abc"], "seed=abc does not fit: seed takes a whole number"),

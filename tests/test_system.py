@@ -149,7 +149,7 @@ def test_every_sampled_transition_of_the_pipeline_is_right(
     turns = np.array(seen["turns"])
     assert (turns[:, 1] <= np.maximum(0, turns[:, 0] - 200) // 4).all()  # learning does not run ahead
     assert (turns[:, 0] <= 200 + 4 * (turns[:, 1] + 1) + 64 + STEP).all()  # nor does collection, beyond the tolerance
-    assert abs(updates * 32 / (frames - 200) - 32 / 4) < 0.1  # samples per insert
+    assert abs(updates / (frames - 200) - 1 / 4) < 0.003  # the replay ratio
 
     # Epsilon falls with the frames of all workers, and has arrived.
     epsilon = np.array(seen["epsilon"])
@@ -319,7 +319,7 @@ def test_metrics_parse_and_end_with_the_run(run: tuple[Path, dict[str, Any], Con
     last = [row for row in rows if "updates" in row][-1]  # behind it comes the evaluation of the last policy
     assert (last["frames"], last["updates"]) == (summary["frames"], summary["updates"])
     assert last["episodes"] == summary["episodes"]
-    assert last["samples_per_insert"] == pytest.approx(32 * last["updates"] / (last["frames"] - 200))
+    assert last["replay_ratio"] == pytest.approx(last["updates"] / (last["frames"] - 200))
     assert last["replay_fill"] == pytest.approx(0.3, abs=0.05)  # 1,000 frames and their final rows in 4,000 rows
     counts = [(row["frames"], row["updates"]) for row in rows if "updates" in row]
     assert counts == sorted(counts)

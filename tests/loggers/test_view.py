@@ -47,7 +47,7 @@ def test_panel_says_everything_in_80_columns(run, real_rows):
     )
     speeds = f"{row['frames_per_s']:,.0f} frames/s {row['updates_per_s']:,.0f} updates/s"
     assert text[4] == f"speed {speeds} running {duration(row['wall_s'])}"
-    assert text[5].startswith(f"flow {row['samples_per_insert']:.2f} samples per insert policy lag")
+    assert text[5].startswith(f"flow replay ratio {row['replay_ratio']:.3g} policy lag")
     assert text[6].startswith(
         f"learning epsilon {row['epsilon_mean']:.3f} loss {row['loss']:.3g} q {row['q_mean']:.3g}"
     )

@@ -25,6 +25,11 @@ GROUPS = tuple(sorted(path.name for path in CONFIG_DIR.iterdir() if any(path.glo
 KEYS = config_keys()
 # Below these a user may add any key, as env.kwargs.size=5.
 FREE = tuple(f"{key}." for key, item in KEYS.items() if str(item.type).startswith("dict"))
+INSTEAD = {  # a key that one may look for, without its section -> what to set
+    "replay_ratio": "set its inverse, schedule.frames_per_update, as 10 for a replay ratio of 0.1",
+    "updates_per_frame": "set its inverse, schedule.frames_per_update, as 10 for a replay ratio of 0.1",
+    "samples_per_insert": "set learner.batch_size / samples per insert as schedule.frames_per_update",
+}
 MOST_REPEATED = 200  # longest value that an error repeats in what to type instead
 MOST_RUNS = 1_000  # of a sweep, as each is checked before the first begins
 # All that Hydra, OmegaConf and Python raise on strange values, as 5,000 digits or a thousand brackets.
@@ -163,6 +168,8 @@ def _unknown_key(key: str) -> str:
     sections = {known.partition(".")[0] for known in KEYS if "." in known}
     if key in sections:
         return f"{key} is a section, not a key: set one of its keys, as {next(k for k in KEYS if k.startswith(key))}"
+    if (leaf := key.rpartition(".")[2]) in INSTEAD:
+        return f"there is no key {shown(key)}: {INSTEAD[leaf]}"
     return f"there is no key {shown(key)}{hint(key, (*KEYS, *GROUPS))} (--cfg job lists all)"
 
 

@@ -112,7 +112,7 @@ class ScheduleConfig:
     """How collection and learning take turns."""
 
     name: str = one_of(*SCHEDULES)
-    # Inverse replay ratio; None: no limit on either side (async only).
+    # 1 / replay ratio: 10 frames for each update are a replay ratio of 0.1. None: no limit on either side (async only).
     frames_per_update: float | None = number(10.0, 1e-3, 1e9, (0.01, 1e9))
     # In its place: finished episodes for each update, in all environments.
     episodes_per_update: float | None = number(None, 1e-4, 1e9, (1e-3, 1e9))

@@ -56,13 +56,13 @@ class Telemetry:
         self._last = (now, collectors_now, learner_now)
         frames_per_s = self._frames.observe(frames, now)
         schedule = config.schedule
-        ratio = schedule.frames_per_update if schedule.episodes_per_update is None else None
+        frames_per_update = schedule.frames_per_update if schedule.episodes_per_update is None else None
         trained_on = frames - config.learner.warmup_frames
-        samples_per_insert = updates * config.learner.batch_size / trained_on if trained_on > 0 else math.nan
+        replay_ratio = updates / trained_on if trained_on > 0 else math.nan
         collectors_waiting = min((collectors_now - collectors_then) / span, 1.0)  # NaN in the first row
         learner_waiting = min((learner_now - learner_then) / span, 1.0)
         side, reason = bottleneck(
-            collectors_waiting, learner_waiting, samples_per_insert, ratio and config.learner.batch_size / ratio
+            collectors_waiting, learner_waiting, replay_ratio, frames_per_update and 1 / frames_per_update
         )
         return {
             "frames": frames,
@@ -73,7 +73,7 @@ class Telemetry:
             **self.episodes.row(),
             "epsilon_mean": float(board.epsilon.mean()) if frames else math.nan,  # unknown before the first action
             "replay_fill": min(1.0, float(board.cursor.sum()) / self.capacity_rows),
-            "samples_per_insert": samples_per_insert,
+            "replay_ratio": replay_ratio,
             "policy_lag_updates": self.policy_lag(updates),
             "share_collectors_waiting": collectors_waiting,
             "share_learner_waiting": learner_waiting,

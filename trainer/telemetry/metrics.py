@@ -155,7 +155,7 @@ class EverySeconds:
 def bottleneck(
     share_collectors_waiting: float,
     share_learner_waiting: float,
-    samples_per_insert: float,
+    replay_ratio: float,
     target: float | None,
 ) -> tuple[str, str]:
     """Which side the other one waits for, and why: where collectors wait, learning is the bottleneck.
@@ -163,8 +163,8 @@ def bottleneck(
     Args:
         share_collectors_waiting: share of recent time that the collectors waited for the learner, 0 to 1 or NaN.
         share_learner_waiting: share of recent time that the learner waited for frames, 0 to 1 or NaN.
-        samples_per_insert: transitions sampled for each one stored, as measured; NaN before the first.
-        target: samples per insert that the schedule holds; None where neither side is limited.
+        replay_ratio: updates for each frame after warm-up, as measured; NaN before the first.
+        target: replay ratio that the schedule holds; None where neither side is limited.
 
     Returns:
         ("collection" | "learning" | "balanced", the reason without a full stop).
@@ -172,8 +172,8 @@ def bottleneck(
     collectors, learner = share_collectors_waiting, share_learner_waiting
     if math.isnan(collectors) or math.isnan(learner):
         return "balanced", "nothing has been measured yet"
-    ratio = "" if math.isnan(samples_per_insert) else f"{samples_per_insert:.3g} samples per insert"
-    aim = ratio if target is None else f"{ratio or 'no samples'}, target {target:.3g}"
+    ratio = "" if math.isnan(replay_ratio) else f"replay ratio {replay_ratio:.3g}"
+    aim = ratio if target is None else f"{ratio or 'no updates'}, target {target:.3g}"
     in_brackets = f" ({aim})" if aim else ""
     if collectors - learner > BALANCED_MARGIN:
         cause = "the learner" if target is None else "the replay-ratio limit"

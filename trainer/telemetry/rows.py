@@ -65,7 +65,7 @@ TRAINING = (
     Metric("info_<key>", float, "", "Mean of `info[key]` at the end of the last 100 training episodes with it.", True),
     Metric("epsilon_mean", float, "", "Mean epsilon (share of random actions) over the environments.", True),
     Metric("replay_fill", float, "", "Share of the replay's rows that are filled."),
-    Metric("samples_per_insert", float, "", "Transitions sampled for each one stored since warm-up.", True),
+    Metric("replay_ratio", float, "", "Updates for each frame since warm-up.", True),
     Metric("policy_lag_updates", float, "updates", "Updates since the weights that workers play with, mean.", True),
     Metric("share_collectors_waiting", float, "", "Share of the time that the collectors waited for the learner."),
     Metric("share_learner_waiting", float, "", "Share of the time that the learner waited for frames."),

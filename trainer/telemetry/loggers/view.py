@@ -147,7 +147,7 @@ def _add_metrics(lines: Table, newest: Newest, run: RunInfo) -> None:
     )
     lines.add_row("speed", speed)
     flow = (
-        f"{number(row, 'samples_per_insert', ',.2f')} samples per insert"
+        f"replay ratio {number(row, 'replay_ratio', ',.3g')}"
         f"  policy lag {number(row, 'policy_lag_updates', ',.0f')} updates"
         f"  replay {number(row, 'replay_fill', '.0f', 100)} % full"
     )
@@ -178,7 +178,7 @@ def plain_line(newest: Newest, run: RunInfo) -> str:
     parts += [
         f"epsilon {number(row, 'epsilon_mean', '.3f')}",
         f"replay {number(row, 'replay_fill', '.0f', 100)} %",
-        f"{number(row, 'samples_per_insert', ',.2f')} samples/insert",
+        f"replay ratio {number(row, 'replay_ratio', ',.3g')}",
         f"lag {number(row, 'policy_lag_updates', ',.0f')}",
         f"bottleneck {row.get('bottleneck', '-')}",
     ]
