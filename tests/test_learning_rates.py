@@ -105,6 +105,10 @@ def test_rows_have_the_rate_and_sync_ends_with_the_bits_of_sequential(small_conf
 )
 def test_agents_that_learn_elsewhere_follow_it(small_config: Callable[..., Config], name: str, sections: dict):
     config = small_config(**sections, learner=COSINE, budget_frames=1_200, **QUICK)
-    rows = training_rows(config)
-    found = [row["learning_rate"] for row in rows if row.get("updates", 0) > 50 * 2]
-    assert found and min(found) < 5e-4 and max(found) <= 1e-3
+    train(config, ["test"])
+    folders = {path.parent for path in Path(str(config.run_dir)).rglob("frames_*.pt")}
+    assert len(folders) >= 2
+    for folder in folders:
+        state = checkpoint.newest(folder)
+        if state is not None and "learner" in state:  # the shared optimiser's has no rate
+            assert 0 <= state["learner"]["learning_rate"] < 1e-4  # of the last updates, at the end of half a cosine

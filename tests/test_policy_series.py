@@ -24,31 +24,31 @@ def kept(folder: RunFolder) -> list[int]:
 def test_policies_are_kept_through_a_stop_and_loaded_by_their_frames(
     small_config: Callable[..., Config], capsys: pytest.CaptureFixture[str]
 ):
-    """Rounds of 128 frames: the multiples of 300 are crossed at 384, 640 and 1,024."""
-    config = small_config(
-        budget_frames=640, schedule={"name": "sequential"}, checkpoint={"policy_every_frames": 300},
-    )  # fmt: skip
+    """Rounds of some 110 frames: multiples of 300 are crossed in the round that reaches them."""
+    config = small_config(budget_frames=640, schedule={"name": "sequential"}, checkpoint={"policy_every_frames": 300})
     folder = RunFolder(Path(str(config.run_dir)))
-    train(config, ["test"])
-    assert kept(folder) == [384, 640]
-    flat = {frames: checkpoint.load(folder.policy_after(frames))["weights"] for frames in kept(folder)}
-    assert torch.equal(flat[640], checkpoint.load(folder.last_policy)["weights"])
-    assert not torch.equal(flat[384], flat[640])
+    end = train(config, ["test"])["frames"]
+    first, second = kept(folder)
+    assert 300 <= first < 428 and 600 <= second < 728
+    flat = {frames: checkpoint.load(folder.policy_after(frames))["weights"] for frames in (first, second)}
+    assert second == end and torch.equal(flat[second], checkpoint.load(folder.last_policy)["weights"])
+    assert not torch.equal(flat[first], flat[second])
     lines = (folder.path / "manifest.txt").read_text().split("\n")
-    assert "checkpoints/policies/frames_000000000384.pt" in lines
+    assert f"checkpoints/policies/frames_{first:012d}.pt" in lines
 
-    train(replace(config, budget_frames=1_024, resume=config.run_dir), ["resume"])
-    assert kept(folder) == [384, 640, 1_024]  # each multiple once, before or after the stop
-    assert torch.equal(flat[640], checkpoint.load(folder.policy_after(640))["weights"])
+    train(replace(config, budget_frames=1_000, resume=config.run_dir), ["resume"])
+    *before, third = kept(folder)
+    assert before == [first, second] and 900 <= third < 1_128  # each multiple once, before or after the stop
+    assert torch.equal(flat[second], checkpoint.load(folder.policy_after(second))["weights"])
 
     capsys.readouterr()
-    assert evaluating.main([str(folder.path), "--policy", "384", "--episodes", "2"]) == 0
-    assert json.loads(capsys.readouterr().out)["policy"] == "384"
-    assert evaluating.main([str(folder.path), "--policy", "385", "--episodes", "2"]) == 2
+    assert evaluating.main([str(folder.path), "--policy", str(first), "--episodes", "2"]) == 0
+    assert json.loads(capsys.readouterr().out)["policy"] == str(first)
+    assert evaluating.main([str(folder.path), "--policy", "7", "--episodes", "2"]) == 2
     assert capsys.readouterr().err == (
-        f"error: --policy 385 is no policy of {folder.path}: it has best, last, 384, 640, 1024\n"
+        f"error: --policy 7 is no policy of {folder.path}: it has best, last, {first}, {second}, {third}\n"
     )
-    for path in (folder.policy_after(384), folder.best_policy, folder.last_policy, folder.pool / "snapshot_1.pt"):
+    for path in (folder.policy_after(first), folder.best_policy, folder.last_policy, folder.pool / "snapshot_1.pt"):
         assert run_of(path).path == folder.path
 
 
