@@ -28,9 +28,10 @@ from trainer.run_folder import folder as run_folder
 from trainer.telemetry.loggers import RunInfo, open_loggers
 from trainer.training.building import build, choose_device
 from trainer.training.collectors import CollectorWorkers
+from trainer.training.loop import Loop
 from trainer.training.playing import LocalCollectors
 from trainer.training.system import System
-from trainer.training.train import Loop, _train
+from trainer.training.train import _train
 
 NO_LIMIT = 2**60  # frames
 BUDGET = "budget_frames=10_000_000_000"  # never used up

@@ -379,7 +379,7 @@ def test_value_at_the_edge_is_taken(values: dict[str, Any]) -> None:
 
 def test_every_choice_is_checked() -> None:
     choices = {key: item.metadata["choices"] for key, item in config_keys().items() if "choices" in item.metadata}
-    assert len(choices) == 21
+    assert len(choices) == 22
     for key, options in choices.items():
         for option in options:
             assert validate(changed(Config(), {key: option}), cores=2) == []

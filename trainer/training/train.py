@@ -34,14 +34,14 @@ from trainer.run_folder.scratch import scratch_folder
 from trainer.telemetry import plot
 from trainer.telemetry.loggers import Loggers, RunInfo, open_loggers
 from trainer.telemetry.loggers.sink import plain_value
-from trainer.telemetry.metrics import Every, EverySeconds
 from trainer.training.building import build, choose_device, describe
 from trainer.training.callbacks import Callbacks, Control, check
 from trainer.training.final import finish, report
+from trainer.training.loop import Loop
 from trainer.training.needs import needs_of
 from trainer.training.resume import restore
 from trainer.training.saving import save, save_policy
-from trainer.training.system import SUPERVISE_EVERY_S, System
+from trainer.training.system import System
 
 STOP_S = 2.0  # until a signal interrupts a training loop that does not look at it
 
@@ -193,50 +193,6 @@ def _run(system: System, summary: dict[str, Any], fresh: dict[str, Any]) -> None
     with stop.raising(after_s=0):
         finish(system, summary)
     summary |= {"status": "finished"}
-
-
-class Loop:
-    """Where the training loop stands.
-
-    Args:
-        system: that it trains; a resumed one goes on from what it had kept.
-    """
-
-    def __init__(self, system: System) -> None:
-        config, self.system = system.config, system
-        self.evaluating = False  # whether an evaluation has not ended, and must be repeated after a resume
-        self.evaluate_every = Every(config.evaluator.every_frames)
-        self.save_every = EverySeconds(config.checkpoint.save_every_seconds)
-        self.log_every, self.supervise_every = (
-            EverySeconds(config.logger.every_seconds),
-            EverySeconds(SUPERVISE_EVERY_S),
-        )
-        self.policy_every = Every(config.checkpoint.policy_every_frames)
-        self.snapshot_every = Every(config.opponents.snapshot_every_frames)
-        self.wall_s = 0.0  # of the runs that this one goes on with
-        self.whole = True  # no round is going on
-        if system.kept:
-            self.load_state_dict(system.kept)
-        self.start = time.monotonic() - self.wall_s
-
-    def state_dict(self) -> dict[str, Any]:
-        """For the checkpoint."""
-        return {
-            "wall_s": time.monotonic() - self.start,
-            "evaluate_every": self.evaluate_every.state_dict(),
-            "policy_every": self.policy_every.state_dict(),
-            "snapshot_every": self.snapshot_every.state_dict(),
-            "evaluating": self.system.evaluator.busy,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        self.wall_s, self.evaluating = state["wall_s"], state["evaluating"]
-        self.evaluate_every.load_state_dict(state["evaluate_every"])
-        self.snapshot_every.load_state_dict(state["snapshot_every"])
-        self.policy_every.load_state_dict(
-            state.get("policy_every", self.policy_every.state_dict())
-        )  # older ones lack it
 
 
 def _train(system: System, loop: Loop) -> dict[str, Any]:
