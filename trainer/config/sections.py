@@ -88,7 +88,7 @@ class LearnerConfig:
     batch_size: int = number(128, 1, 2**20, (1, 65_536))
     learning_rate: float = number(2.5e-4, 1e-12, 1.0, (1e-6, 0.1))
     # Over the budget; auto: linear where learning_rate_end is set, else constant.
-    learning_rate_schedule: str = one_of("auto", *LEARNING_RATES)
+    learning_rate_schedule: str = part("auto", *LEARNING_RATES, call="optimizer start end")
     learning_rate_end: float | None = number(None, 0.0, 1.0, (0.0, 0.1))  # of linear and cosine; None: 0
     learning_rate_warmup_updates: int = number(0, 0, 10**7)  # in which it rises linearly from nearly 0
     adam_eps: float = number(1e-8, 1e-20, 1.0, (1e-12, 0.01))

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from pkgutil import resolve_name
 
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler
 
-from trainer.config.registries import LEARNING_RATES
+from trainer.config.registries import LEARNING_RATES, registered
 from trainer.config.sections import LearnerConfig
 
 STEPS = 100  # of a schedule over the budget
@@ -45,7 +44,7 @@ def learning_rates(config: LearnerConfig) -> Callable[[float, int], float]:
     end, name = config.learning_rate_end, config.learning_rate_schedule
     if name == "auto":
         name = "constant" if end is None else "linear"
-    make = resolve_name(LEARNING_RATES[name])
+    make = registered(LEARNING_RATES, name)
     over_budget = _table(lambda one: make(one, config.learning_rate, end or 0.0), config.learning_rate, STEPS)
     warm = max(1, config.learning_rate_warmup_updates)
 
