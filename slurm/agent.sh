@@ -2,7 +2,10 @@
 # One agent. srun starts this for each task of six_gpu.sh and for each element of array.sh.
 set -u
 source slurm/lib.sh
-OVERRIDES=("$@")
+OVERRIDES=() SEARCH=()
+for argument; do
+  case $argument in --*) SEARCH+=("$argument") ;; *) OVERRIDES+=("$argument") ;; esac
+done
 rank=${SLURM_ARRAY_TASK_ID:-$SLURM_PROCID}
 agent_command "$rank"
 # The trainer holds this lock until it ends; until then neither the job's script nor another job removes the folder.

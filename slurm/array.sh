@@ -4,6 +4,7 @@
 #
 #   sbatch slurm/array.sh preset=pong seed=10              seeds 10..15 in runs/slurm_<job id>/agent_0..5
 #   sbatch --array=0-19%4 slurm/array.sh preset=pong       twenty agents, four at a time
+#   sbatch slurm/array.sh --trials=60 preset=lunarlander run_dir=runs/search     a search (docs/tuning.md), six at a time
 #   bash slurm/array.sh --dry-run preset=pong              shows what would be submitted, and the commands
 #
 # Edit the lines below for your site; options before the script's name override them. More is in docs/slurm.md.

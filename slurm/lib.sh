@@ -33,10 +33,11 @@ PYTHON=${PYTHON:-.venv/bin/python}
 is_whole "$MAX_IDLE_RESTARTS" || fail "MAX_IDLE_RESTARTS=$MAX_IDLE_RESTARTS is no whole number: correct it, or unset it"
 
 # read_arguments ARGUMENT...: sets DRY_RUN, ARGUMENTS (all others), SBATCH_OPTIONS, OVERRIDES (passed to every agent
-# unchanged), SEED, RUN_DIR and, in a sweep, GRID (its file). The keys below are no overrides, as they differ by agent.
+# unchanged), SEED, RUN_DIR, SEARCH (options of trainer.tune, which every agent then runs) and, in a sweep, GRID (its file).
+# The keys below are no overrides, as they differ by agent.
 read_arguments() {
   local argument
-  DRY_RUN='' ARGUMENTS=() SBATCH_OPTIONS=() OVERRIDES=() SEED=0 RUN_DIR='' GRID=''
+  DRY_RUN='' ARGUMENTS=() SBATCH_OPTIONS=() OVERRIDES=() SEARCH=() SEED=0 RUN_DIR='' GRID=''
   for argument; do
     if [[ $argument == --dry-run ]]; then DRY_RUN=1; else ARGUMENTS+=("$argument"); fi
   done
@@ -45,6 +46,7 @@ read_arguments() {
     [[ $argument != *[[:cntrl:]]* ]] || fail "${argument@Q} holds a tab, a newline or another control character: remove it"
     case $argument in
       --grid=*) GRID=${argument#*=} ;;
+      --trials=* | --pruner=* | --space=*) SEARCH+=("$argument") ;;
       -*) SBATCH_OPTIONS+=("$argument") ;;
       seed=*) SEED=${argument#*=} ;;
       run_dir=*) RUN_DIR=${argument#*=} ;;
@@ -68,9 +70,13 @@ refuse_options() {
   ((${#SBATCH_OPTIONS[@]} == 0)) || fail "${SBATCH_OPTIONS[0]} is no option: options of sbatch stand before the script"
 }
 
-# refuse_sweep: for scripts that give every agent the same overrides. It takes a second, so only a dry run calls it.
+# refuse_sweep: for scripts that give every agent the same overrides; a search may have several values. It takes a second, so only a dry run calls it.
 refuse_sweep() {
   local found
+  if ((${#SEARCH[@]})); then
+    check_search || exit 2
+    return
+  fi
   found=$(combinations "${OVERRIDES[@]}") || exit 2
   [[ $found != *$'\n'* ]] || fail "these are several combinations of values: use slurm/sweep.sh, which runs each of them"
 }
@@ -99,10 +105,34 @@ except ConfigError as error:
 ' "${RUN_DIR:-runs}" "$SCRATCH_ROOT" "$@"
 }
 
+# check_search: refuses what trainer.tune would refuse on the node.
+check_search() {
+  local argument file=''
+  need_python
+  for argument in "${SEARCH[@]}"; do if [[ $argument == --space=* ]]; then file=${argument#*=}; fi; done
+  "$PYTHON" -c '
+import sys
+from pathlib import Path
+from trainer.config.fields import ConfigError
+from trainer.tuning.space import read_space
+file, *overrides = sys.argv[1:]
+try:
+    read_space(overrides, Path(file) if file else None)
+except ConfigError as error:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
+' "$file" "${OVERRIDES[@]}"
+}
+
 # agent_command RANK: sets COMMAND.
 agent_command() {
   local rank=$1 overrides=("${OVERRIDES[@]}") line
   is_whole "$rank" || fail "$rank is no rank of an agent: start this by srun, as six_gpu.sh and array.sh do"
+  if ((${#SEARCH[@]})); then
+    COMMAND=("$PYTHON" -m trainer.tune "${SEARCH[@]}" "--folder=$RUN_DIR" "${overrides[@]}" "seed=$SEED"
+      "replay.scratch_dir=$SCRATCH/agent_$rank")
+    return
+  fi
   if [[ $GRID ]]; then
     line=$(sed -n "$((rank + 1))p" -- "$GRID")
     [[ $line ]] || fail "$GRID has no line $((rank + 1)): submit with slurm/sweep.sh, which counts the lines"
@@ -209,13 +239,14 @@ remove_scratch() {
   rm -rf -- "$SCRATCH"
 }
 
-# newest_frames RANK...: sets FRAMES, the sum of the frames of the agents' newest checkpoints.
+# newest_frames RANK...: sets FRAMES, the sum of the frames of the agents' newest checkpoints, in a search of all trials'.
 newest_frames() {
-  local rank newest
+  local rank newest folder folders=()
   FRAMES=0
-  for rank; do
+  if ((${#SEARCH[@]})); then folders=("$RUN_DIR"/trial_*/); else for rank; do folders+=("$RUN_DIR/agent_$rank"); done; fi
+  for folder in "${folders[@]}"; do
     # In a world of several agents they are in agents/NAME/checkpoints.
-    newest=$(find "$RUN_DIR/agent_$rank" -path '*checkpoints/frames_*.pt' 2>/dev/null |
+    newest=$(find "$folder" -path '*checkpoints/frames_*.pt' 2>/dev/null |
       grep -o 'frames_[0-9]*\.pt$' | sort | tail -n 1) || true
     if [[ $newest =~ ^frames_([0-9]{12})\.pt$ ]]; then FRAMES=$((FRAMES + 10#${BASH_REMATCH[1]})); fi
   done
@@ -293,7 +324,7 @@ run_agents() {
   # If one agent fails, the others go on, however long they take.
   # srun replaces % in the name of its output, so double it.
   srun --kill-on-bad-exit=0 --wait=0 --cpu-bind=cores --open-mode=append --output="${RUN_DIR//%/%%}/$log" \
-    bash slurm/agent.sh "${OVERRIDES[@]}" {SCRATCH_LOCK}>&- &
+    bash slurm/agent.sh "${SEARCH[@]}" "${OVERRIDES[@]}" {SCRATCH_LOCK}>&- &
   STEP=$!
   # A signal may have come before srun was started.
   if [[ $RECEIVED == *USR1* ]]; then kill -USR1 "$STEP"; fi

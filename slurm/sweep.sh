@@ -15,6 +15,7 @@ fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 source slurm/lib.sh
 read_arguments "$@"
+((${#SEARCH[@]} == 0)) || fail "${SEARCH[0]} is an option of a search: submit it with sbatch slurm/array.sh"
 OVERRIDES=()
 for argument in "${ARGUMENTS[@]}"; do # once more, because here the seed is a value like any other
   case $argument in -* | run_dir=* | replay.scratch_dir=*) ;; *) OVERRIDES+=("$argument") ;; esac

@@ -13,6 +13,8 @@ ROOT = Path(__file__).parent.parent
 # From the top down, each with its one job (its `__init__.py` says it): a package imports packages below it only.
 PACKAGES = [
     "commands",
+    "tuning",
+    "comparing",
     "training",
     "shared_gradient",
     "roles",
@@ -22,6 +24,7 @@ PACKAGES = [
     "acting",
     "algorithms",
     "networks",
+    "datasets",
     "replay",
     "host",
     "memory",
@@ -32,7 +35,7 @@ PACKAGES = [
 ]
 HEIGHT = {package: len(PACKAGES) - line for line, package in enumerate(PACKAGES)}
 # `python -m trainer.run` and the like: nothing but the call of a command.
-ENTRIES = {"run", "eval", "play", "plot", "league", "timeline"}
+ENTRIES = {"run", "eval", "play", "plot", "report", "tune", "export_dataset", "league", "timeline"}
 
 # Whatever starts a process or says how one is started.
 STARTERS = {
@@ -51,9 +54,11 @@ STARTERS = {
     "AsyncVectorEnv",
     "ParallelEnv",
 }
-# The files that may: one for TorchRL's collector, which starts its workers itself, and one for all other processes.
+# The files that may: one for TorchRL's collector, which starts its workers itself, one for the runs of a search, one
+# for all other processes.
 MAY_START = {
     "trainer/training/collectors.py": {"MultiAsyncCollector"},
+    "trainer/tuning/trial.py": {"Popen"},
     "trainer/training/processes.py": {"Process", "get_context", "set_start_method", "set_forkserver_preload"},
 }
 LIGHT = [

@@ -108,7 +108,7 @@ def test_long_runs_are_thinned_and_keep_their_last_point(real_rows):
 def test_command_line_overlays_runs(copy_of, real_run, real_rows, tmp_path, capsys):
     runs = [real_run, copy_of(real_rows, "again")]
     out = tmp_path / "both.png"
-    assert plot_command.main([*map(str, runs), "--out", str(out)]) == 0
+    assert plot_command.main([*map(str, runs), "--each", "--out", str(out)]) == 0
     assert capsys.readouterr().out.strip() == str(out)
     assert matplotlib.image.imread(out).shape == (715, 990, 4)
     axes = plot.draw(plot.read_runs(runs)).axes[0]

@@ -61,6 +61,16 @@ def test_six_commands_share_nothing(script: str, job: str, asked: set[str]) -> N
     ]
 
 
+def test_a_search_shares_its_folder_and_its_seed(tmp_path: Path) -> None:
+    arguments = ["--trials=9", "--pruner=asha", "preset=cartpole", "learner.batch_size=32,64", f"run_dir={tmp_path}"]
+    done = run("array.sh", "--dry-run", "seed=3", "replay.scratch_dir=/scratch", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line.partition(": ")[2] for line in done.stdout.splitlines() if line.startswith("agent ")]
+    start = f"{sys.executable} -m trainer.tune --trials=9 --pruner=asha --folder={tmp_path} preset=cartpole "
+    assert len(lines) == 6 and all(line.startswith(start + "learner.batch_size=32,64 seed=3 ") for line in lines)
+    assert len({line.rpartition("replay.scratch_dir=")[2] for line in lines}) == 6
+
+
 def test_sweep_takes_every_combination_and_no_seed_of_its_own(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     done = run(
@@ -91,6 +101,8 @@ def test_sweep_takes_every_combination_and_no_seed_of_its_own(tmp_path: Path) ->
         ("six_gpu.sh", ["--dry-run", "seed=1,2"], "seed=1,2 is no whole number"),
         ("array.sh", ["--dry-run", "learner.batch_size=32,64"], "use slurm/sweep.sh"),
         ("six_gpu.sh", ["--dry-run", "learner.batchsize=32"], "the nearest is learner.batch_size"),
+        ("array.sh", ["--dry-run", "--trials=9", "preset=pong"], "preset=pong has no search space"),
+        ("sweep.sh", ["--dry-run", "--trials=9", "seed=1"], "submit it with sbatch slurm/array.sh"),
         ("sweep.sh", ["--dry-run", "learner.batchsize=32,64"], "the nearest is learner.batch_size"),
         ("six_gpu.sh", ["--dry-run", "resume=runs/old"], "name that"),
         ("six_gpu.sh", ["--dry-run", "learner.device=cuda:3"], "cuda:0"),

@@ -7,14 +7,18 @@ arguments have been checked.
 from __future__ import annotations
 
 import gc
+import math
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from trainer.config.fields import ConfigError, nearest, shown
 from trainer.config.parts import import_from_here
+from trainer.config.run_files import RunFolder
 from trainer.config.sections import CONFIG_DIR, config_keys, group_options
+from trainer.reading import read_json
 
 if TYPE_CHECKING:
     from trainer.config.composing import Loaded
@@ -111,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _hand_to_hydra(flags, overrides)
         from trainer.config.compose import load
 
-        return _train(load(overrides), [sys.argv[0], *arguments])
+        return _train(load(overrides), [sys.argv[0], *arguments])[0]
     except ConfigError as error:
         return _refuse(error, 2)
     except KeyboardInterrupt:
@@ -186,7 +190,8 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
     unswept += [override.input_line or "" for override in checked if override.key_or_group.startswith("hydra.search")]
     passed = hydra_arguments(checked)
     if {"-m", "--multirun"} & set(flags):
-        _check_sweep(overrides)
+        if not any(override.key_or_group == "hydra/sweeper" for override in checked):  # another one chooses the values
+            _check_sweep(overrides)
     elif not any(override.is_sweep_override() for override in checked):
         passed.append(f"preset={choose_preset(checked)[0]}")
         check_composition(passed)
@@ -194,15 +199,20 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
     here = os.getcwd()
 
     @hydra.main(config_path=str(CONFIG_DIR), config_name="train", version_base="1.3")
-    def job(_: object) -> None:
+    def job(_: object) -> float:
         # Composed again by `load`, so that a run of a sweep has the same configuration as without -m.
         os.chdir(here)  # an environment of the run before may have changed the working folder
         chosen = [*unswept, *HydraConfig.get().overrides.task]
         print(f"\nrun {HydraConfig.get().job.num + 1} of the sweep: {' '.join(chosen)}", flush=True)
-        code = _train(load(chosen), [sys.argv[0], *chosen])
+        try:
+            loaded = load(chosen)
+        except ConfigError as error:  # of values that a sweeper chose; others were checked before the first run
+            raise SystemExit(_refuse(error, 2)) from error
+        code, score = _train(loaded, [sys.argv[0], *chosen])
         gc.collect()  # its parts refer to one another: without this its replay stays mapped and uses the disk
         if code:
             raise SystemExit(code)
+        return score  # what a sweeper that searches makes the most or least of
 
     program = sys.argv
     sys.argv = [program[0], *flags, *passed]
@@ -230,12 +240,13 @@ def _check_sweep(overrides: list[str]) -> None:
             folders.add(folder)
 
 
-def _train(loaded: Loaded, command: list[str]) -> int:
+def _train(loaded: Loaded, command: list[str]) -> tuple[int, float]:
+    """Train; the exit code, and the score: the mean return of the best policy in the final evaluation, or NaN."""
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     if loaded.finished:
         print(loaded.finished)
-        return 0
+        return 0, _score(read_json(RunFolder(Path(str(loaded.config.run_dir))).summary))
     print(f"preset {loaded.config.preset} ({loaded.preset_reason})", flush=True)
 
     from trainer.envs.spec import EnvError
@@ -245,10 +256,15 @@ def _train(loaded: Loaded, command: list[str]) -> int:
     try:
         summary = train(loaded.config, command=command)
     except (ConfigError, EnvError) as error:
-        return _refuse(error, 2)
+        return _refuse(error, 2), math.nan
     except RunFailed as error:
-        return _refuse(error, 1)
-    return 128 + summary["stop_signal"] if summary["stop_signal"] else 0
+        return _refuse(error, 1), math.nan
+    return 128 + summary["stop_signal"] if summary["stop_signal"] else 0, _score(summary)
+
+
+def _score(summary: Mapping[str, Any]) -> float:
+    score = summary.get("eval_return_mean")
+    return math.nan if score is None else float(score)
 
 
 def _refuse(error: Exception, code: int) -> int:

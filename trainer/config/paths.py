@@ -15,7 +15,13 @@ def absolute(config: Config) -> Config:
         config,
         run_dir=config.run_dir and os.path.abspath(config.run_dir),
         resume=config.resume if config.resume == "auto" else config.resume and os.path.abspath(config.resume),
-        replay=replace(replay, scratch_dir=replay.scratch_dir and os.path.abspath(replay.scratch_dir)),
+        replay=replace(
+            replay,
+            scratch_dir=replay.scratch_dir and os.path.abspath(replay.scratch_dir),
+            start_from=os.path.abspath(replay.start_from)
+            if replay.start_from and os.path.isdir(replay.start_from)  # else it is a dataset's id
+            else replay.start_from,
+        ),
         opponents=replace(
             opponents,
             checkpoint_paths=[os.path.abspath(path) for path in opponents.checkpoint_paths],

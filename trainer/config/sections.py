@@ -78,6 +78,8 @@ class ReplayConfig:
     # Of a new row: the largest so far, or (dqn, apex, qrdqn) the TD error of the values that the collector acted by.
     initial_priority: str = one_of("max", "collector")
     scratch_dir: str | None = None  # None: RUN/scratch
+    # A Minari dataset, by its id or its folder, whose rows are in the replay when training begins.
+    start_from: str | None = None
 
 
 @dataclass(frozen=True)

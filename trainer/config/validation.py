@@ -19,7 +19,8 @@ from trainer.config.sections import Config, config_keys, resolve
 from trainer.envs.import_paths import is_path
 
 PATHS = (
-    "run_dir", "resume", "replay.scratch_dir", "opponents.start_from", "opponents.checkpoint_paths",
+    "run_dir", "resume", "replay.scratch_dir", "replay.start_from", "opponents.start_from",
+    "opponents.checkpoint_paths",
     "agents.start_from",
 )  # fmt: skip
 MOST_TEXT, MOST_ID, MOST_NAME = 2_000, 200, 255  # bytes of a text (paths have 4,095), an id, a folder's name (Linux)

@@ -141,6 +141,11 @@ def die_with_parent() -> None:
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def stop_with_parent() -> None:
+    """Let the kernel send this process SIGTERM when its parent has ended: a run then saves and stops."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def tell_of_parents_end(number: int) -> None:
     """Let the kernel send this process a signal when its parent ends, and let this process adopt orphans.
 

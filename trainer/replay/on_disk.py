@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -135,16 +135,9 @@ class ReplayCopy:
         Raises:
             OSError, ValueError, ReadError: a file is missing, cut off or damaged.
         """
-        old, streams = StreamLayout(**kept["streams"]), self.streams
-        upto = np.array(kept["upto"])
-        written = self._written(old, upto)
-        first = np.clip(np.maximum(kept["first"], written - old.ring + 1), 0, upto)
-        stored: dict[str, np.ndarray] = {
-            name: np.memmap(self._of(old) / f"{name}.bin", column.dtype, "r", shape=(old.rows, *column.shape[1:]))
-            for name, column in self.columns.items()
-        }
-        if kept.get(CHECKSUMS):  # checkpoints of format 1 have none
-            self._verify(old, stored, first, upto)
+        columns = {name: (column.shape[1:], column.dtype.name) for name, column in self.columns.items()}
+        old, stored, first, upto = open_copy(self._folder, kept, columns)
+        streams = self.streams
         if old == streams:
             rows, seams = self._same(upto, first), np.zeros((0, 2), np.int64)
             self._upto, self._first = upto if kept.get(CHECKSUMS) else 0 * upto, first
@@ -153,38 +146,40 @@ class ReplayCopy:
         else:
             rows, seams, length = self._relaid(old, upto, first)
             oldest, cursor = np.zeros(streams.num_streams, np.int64), np.full(streams.num_streams, length)
-        for name, column in self.columns.items():
-            for begin in range(0, len(rows), AT_ONCE):
-                part = rows[begin : begin + AT_ONCE]
-                column[begin : begin + AT_ONCE][part >= 0] = stored[name][part[part >= 0]]
+        self._copy(stored, rows)
         self._close_seams(seams)
         self.cursor[:] = cursor
         return rows, oldest
 
-    def _written(self, old: StreamLayout, upto: np.ndarray) -> np.ndarray:
-        """The time up to which each worker's rows may have been written after the checkpoint, int64 [W]."""
-        path = self._of(old) / "upto.json"
-        found = read_json(path).get("upto")
-        if not isinstance(found, list) or not all(type(time) is int and 0 <= time < 2**62 for time in found):
-            raise ReadError(f"{path} is damaged (it holds no numbers of rows)")
-        if len(found) != len(upto) or (np.array(found) < upto).any():
-            raise ReadError(f"{path} is damaged (it is of another checkpoint)")
-        return np.array(found)
+    def fill(self, stored: dict[str, np.ndarray]) -> int:
+        """Fill an empty storage with rows in time order: each stream with an equal part, of it the newest it can hold.
 
-    def _verify(self, old: StreamLayout, stored: dict[str, np.ndarray], first: np.ndarray, upto: np.ndarray) -> None:
-        """Read every row that is needed, and compare its checksum.
+        An episode that is cut at a part's end counts as truncated there, and one that begins before a part as begun
+        with the part's first row.
 
-        Raises:
-            OSError, ValueError: the checksums are missing, or one is wrong.
+        Args:
+            stored: columns of the rows, [M, ...].
+
+        Returns:
+            Rows in the storage.
         """
-        folder, blocks = self._of(old), {name: step_bytes(column, old) for name, column in stored.items()}
-        sums = np.memmap(folder / f"{CHECKSUMS}.bin", np.uint32, "r", shape=(old.num_workers, old.ring))
-        for worker in range(old.num_workers):
-            for slot, count in chunks(int(first[worker]), int(upto[worker]), old.ring, blocks):
-                found = checksums({name: block[worker, slot : slot + count] for name, block in blocks.items()})
-                wrong = np.flatnonzero(found != sums[worker, slot : slot + count])
-                if len(wrong):
-                    raise ValueError(f"{folder} is damaged: vector step {slot + wrong[0]} of worker {worker}")
+        streams, count = self.streams, len(stored["final"])
+        rows, seams, length = self._relaid(StreamLayout(1, 1, count), np.array([count]), np.zeros(1, np.int64))
+        self._copy(stored, rows)
+        if self.behind:  # parts that begin with an episode need no rows before it
+            seams = seams[self.columns["age"][streams.index(*seams.T)] > 0]
+        self._close_seams(seams)
+        every = np.arange(streams.num_streams)
+        close_episodes(self.columns, streams, every, np.full(len(every), length))
+        self.cursor[:] = length
+        return length * len(every)
+
+    def _copy(self, stored: dict[str, np.ndarray], rows: np.ndarray) -> None:
+        """Copy rows into the storage: into its row i the row `rows[i]`, or none where that is -1."""
+        for name, column in self.columns.items():
+            for begin in range(0, len(rows), AT_ONCE):
+                part = rows[begin : begin + AT_ONCE]
+                column[begin : begin + AT_ONCE][part >= 0] = stored[name][part[part >= 0]]
 
     def _same(self, upto: np.ndarray, first: np.ndarray) -> np.ndarray:
         streams = self.streams
@@ -223,6 +218,64 @@ class ReplayCopy:
         close_episodes(self.columns, self.streams, stream, time)
         for later in range(self.behind):
             self.columns["final"][self.streams.index(stream, time + later)] = True
+
+
+def open_copy(
+    folder: Path, kept: dict[str, Any], columns: Mapping[str, tuple[tuple[int, ...], str]]
+) -> tuple[StreamLayout, dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Open the rows that `ReplayCopy.save` wrote into a folder.
+
+    Args:
+        folder: of the copy.
+        kept: what the save returned.
+        columns: shape and NumPy dtype of each column of a row.
+
+    Returns:
+        Their layout; the columns, [rows, ...], read from the disk when they are used; and for each worker the first
+        and the end of the times that are there, int64 [W] each.
+
+    Raises:
+        OSError, ValueError, ReadError: a file is missing, cut off or damaged.
+    """
+    streams, upto = StreamLayout(**kept["streams"]), np.array(kept["upto"])
+    folder = folder / streams.folder
+    first = np.clip(np.maximum(kept["first"], _written(folder, upto) - streams.ring + 1), 0, upto)
+    stored: dict[str, np.ndarray] = {
+        name: np.memmap(folder / f"{name}.bin", dtype, "r", shape=(streams.rows, *shape))
+        for name, (shape, dtype) in columns.items()
+    }
+    if kept.get(CHECKSUMS):  # checkpoints of format 1 have none
+        _verify(folder, streams, stored, first, upto)
+    return streams, stored, first, upto
+
+
+def _written(folder: Path, upto: np.ndarray) -> np.ndarray:
+    """The time up to which each worker's rows may have been written after the checkpoint, int64 [W]."""
+    path = folder / "upto.json"
+    found = read_json(path).get("upto")
+    if not isinstance(found, list) or not all(type(time) is int and 0 <= time < 2**62 for time in found):
+        raise ReadError(f"{path} is damaged (it holds no numbers of rows)")
+    if len(found) != len(upto) or (np.array(found) < upto).any():
+        raise ReadError(f"{path} is damaged (it is of another checkpoint)")
+    return np.array(found)
+
+
+def _verify(
+    folder: Path, streams: StreamLayout, stored: dict[str, np.ndarray], first: np.ndarray, upto: np.ndarray
+) -> None:
+    """Read every row that is needed, and compare its checksum.
+
+    Raises:
+        OSError, ValueError: the checksums are missing, or one is wrong.
+    """
+    blocks = {name: step_bytes(column, streams) for name, column in stored.items()}
+    sums = np.memmap(folder / f"{CHECKSUMS}.bin", np.uint32, "r", shape=(streams.num_workers, streams.ring))
+    for worker in range(streams.num_workers):
+        for slot, count in chunks(int(first[worker]), int(upto[worker]), streams.ring, blocks):
+            found = checksums({name: block[worker, slot : slot + count] for name, block in blocks.items()})
+            wrong = np.flatnonzero(found != sums[worker, slot : slot + count])
+            if len(wrong):
+                raise ValueError(f"{folder} is damaged: vector step {slot + wrong[0]} of worker {worker}")
 
 
 def step_bytes(column: np.ndarray, streams: StreamLayout) -> np.ndarray:

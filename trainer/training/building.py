@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from trainer.algorithms import check_actions
@@ -16,13 +17,16 @@ from trainer.config.consistency import check_game
 from trainer.config.fields import ConfigError
 from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config
+from trainer.datasets.minari import read_dataset
+from trainer.datasets.rows import rows_of
 from trainer.envs import EnvError, EnvSpec
 from trainer.host import seeds
 from trainer.host.signals import StopSignals
 from trainer.memory.boards import RUN, ControlBoard
+from trainer.replay.on_disk import ReplayCopy
 from trainer.roles import learner as learning
 from trainer.roles import task as looking
-from trainer.roles.agents import AgentPlan, plan_agents, plan_local_agents, without_scheme
+from trainer.roles.agents import AgentPlan, plan_agents, plan_local_agents, wants_values, without_scheme
 from trainer.roles.learner import Learner
 from trainer.roles.rollout import CollectorPlan
 from trainer.run_folder import checkpoint
@@ -140,6 +144,10 @@ def build(
         trace = open_trace(config, "learner" if learners.learns_here else "main")
         learners.follow(trace)
         side = Side(learners, collectors_of(place, plans, board, opponents), [board] * len(plans), trace)
+    if config.resume is None:
+        for plan in side.learners.plans:
+            if plan.config.replay.start_from is not None:
+                begin_with_dataset(plan, loggers)
     telemetry = [
         Telemetry(plan.config, board, plan.board, plan.streams.rows)
         for plan, board in zip(side.learners.plans, side.boards, strict=True)
@@ -153,6 +161,32 @@ def build(
         config, run_dir, device, side.boards[0], telemetry, loggers, stop, side.learners, side.collectors, evaluator,
         supervisor, pool, side.trace,
     )  # fmt: skip
+
+
+def begin_with_dataset(plan: AgentPlan, loggers: Loggers) -> None:
+    """Fill an agent's replay with the dataset that `replay.start_from` names.
+
+    Raises:
+        ConfigError: there is no such dataset, or it does not fit.
+    """
+    name, streams = plan.config.replay.start_from, plan.streams
+    assert name is not None
+    if wants_values(plan.config):
+        raise ConfigError(
+            f"replay.start_from={name} has no values that a collector acted by: set replay.initial_priority=max"
+        )
+    episodes, whole = read_dataset(name, plan.spec, streams.rows)
+    copy = ReplayCopy(plan.folder.parent / "replay", plan.storage, streams, plan.board.cursor, plan.spec.stack - 1)
+    rows = rows_of(episodes, plan.spec)
+    if plan.config.env.clip_rewards:
+        np.sign(rows["reward"], out=rows["reward"])
+    filled = copy.fill(rows)
+    steps = sum(len(episode.actions) for episode in episodes)
+    part = "" if whole else ", the first ones, as more do not fit into replay.capacity_frames"
+    loggers.event(
+        f"the replay begins with {filled} rows of {name}: {len(episodes)} episodes of {steps} steps{part}",
+        agent=plan.name,
+    )
 
 
 def control_board(num_workers: int) -> ControlBoard:

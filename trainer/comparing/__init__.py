@@ -1,0 +1,1 @@
+"""Compare finished runs: group them by what differs, average each group, draw curves, write a page."""
