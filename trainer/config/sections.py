@@ -101,8 +101,8 @@ class LearnerConfig:
     channels_last: bool = True  # memory format of convolutions
     # Batches gathered at once, at most; priorities within them are as old as they are many.
     prefetch_batches: int = number(16, 1, 1_024, (1, 256))
-    # async: a thread gathers the next ones while updates are made on these. On CartPole, beside other work, that took 5
-    # to 11 % off the learner's thread, and the process used 4 % less to 6 % more CPU time.
+    # A thread gathers the next ones while updates are made on these; in rounds those of the same round. In CartPole's
+    # async, beside other work, that took 5 to 11 % off the learner's thread; the process used 4 % less to 6 % more CPU.
     prefetch: bool = False
     publish_every_updates: int = number(10, 1, 10**9)
     num_threads: int = number(1, 1, 1_024)

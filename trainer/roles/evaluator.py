@@ -36,6 +36,7 @@ from trainer.run_folder.checkpoint import whole, write_aside
 from trainer.selfplay.opponents import opponents_of_evaluation
 from trainer.telemetry.trace import all_of, open_trace, save_or_say
 
+IDLE_S = 0.5  # most seconds between two signs of life of an evaluator that waits for a request
 PARTS = ("returns", "lengths", "predicted", "discounted")  # of `Episodes`
 
 
@@ -135,11 +136,11 @@ class Judge:
             again = self._play(self._kept)
             if again is None:
                 return None
-            self._kept, self._best = None, float(np.mean([value for own in again for value in own.returns]))
+            self._kept, self._best = None, float(np.mean([value for episodes in again for value in episodes.returns]))
         played = self._play(weights)
         if played is None:
             return None
-        joint = [list(chain.from_iterable(getattr(own, part) for own in played)) for part in PARTS]
+        joint = [list(chain.from_iterable(getattr(episodes, part) for episodes in played)) for part in PARTS]
         mean = float(np.mean(joint[0]))
         best, problem = mean >= self._best, ""  # of equally good ones the newest, which has learned longest
         if best:
@@ -148,11 +149,11 @@ class Judge:
                 save_policy(self._path, self._players.flat, frames, mean)
             except OSError as error:
                 problem = str(error)
-        by_agent = dict(zip(self._world.agents, (float(np.mean(own.returns)) for own in played), strict=True))
+        by_agent = dict(zip(self._world.agents, (float(np.mean(episodes.returns)) for episodes in played), strict=True))
         returns, lengths, predicted, discounted = joint
         return Evaluation(
             frames, returns, lengths, time.monotonic() - start, taken_at, predicted, discounted, best,
-            problem, sum(own.cut for own in played), self._config.evaluator.episodes * len(played),
+            problem, sum(episodes.cut for episodes in played), self._config.evaluator.episodes * len(played),
             by_agent if len(played) > 1 else {}, info_means(played),
         )  # fmt: skip
 
@@ -196,6 +197,15 @@ def save_policy(path: Path, flat: Tensor, frames: int, mean: float, **more: Any)
     write_aside({"weights": flat.clone(), "frames": frames, "eval_return_mean": mean, **more}, path)
 
 
+def _request(pipe: Connection, beat: Callable[[], None], idle_s: float) -> tuple[int, float, bool]:
+    """Wait for the next request, and give signs of life meanwhile, so that one that hangs as it starts is noticed."""
+    beat()
+    while not pipe.poll(idle_s):
+        beat()
+    request: tuple[int, float, bool] = pipe.recv()
+    return request
+
+
 def run(
     config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path, weights: Tensor, pulse: Tensor,
     pipe: Connection,
@@ -213,7 +223,7 @@ def run(
     child.begin(config, "evaluator")
     os.nice(config.evaluator.nice)
     beat, ending = signs_of(pulse)
-
+    idle_s = min(IDLE_S, config.faults.hang_seconds / 4)
     life.tell(beat)
 
     def watch(_: object) -> bool:
@@ -225,7 +235,7 @@ def run(
         with closing(judge):
             trace.follow(judge, "evaluate", "evaluate", judge.agents)
             while True:
-                frames, taken_at, filmed = pipe.recv()
+                frames, taken_at, filmed = _request(pipe, beat, idle_s)
                 if (evaluation := judge.evaluate(weights, frames, taken_at)) is None:
                     return
                 save_or_say(trace)  # now, for this process may be ended from without

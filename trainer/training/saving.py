@@ -1,4 +1,4 @@
-"""A run's checkpoint: every agent's own, what they share, and the policy to play by; `resume.py` reads them."""
+"""Save a run's checkpoint: of each agent, of what the agents share, and the policy; `resume.py` loads it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from trainer.training.system import System
 
 
 def save(system: System, frames: int, whole: bool, more: dict[str, Any]) -> None:
-    """A checkpoint of every agent after `frames` frames, and the policy to play by; written aside and renamed.
+    """Save a checkpoint of every agent, and the policy; each file is written beside the old one and renamed.
 
     Args:
         system: the run.
-        frames: that it has.
-        whole: no round is going on: where the schedule has rounds, a run goes on from here as if never stopped.
-        more: what the training loop keeps of itself.
+        frames: number of frames of the run.
+        whole: whether no round is going on. With rounds, a run that is resumed from here ends bit-identical to one that
+            was not stopped.
+        more: state of the training loop.
 
     Raises:
-        OSError: the disk refuses; what was there before is still there.
+        OSError: the disk refuses; the checkpoint before is still there.
     """
     start, folder, pool = time.monotonic(), RunFolder(system.run_dir), system.pool
     if whole and system.config.schedule.kind.resumes_exactly:

@@ -23,7 +23,7 @@ from trainer.learning.determinism import set_generator_states
 from trainer.memory.boards import STOP, ControlBoard
 from trainer.reading import ReadError
 from trainer.roles.agents import AgentPlan
-from trainer.roles.learner import IDLE_S
+from trainer.roles.pace import IDLE_S
 from trainer.run_folder import manifest
 from trainer.selfplay.pool import NoPool, OpponentPool
 from trainer.telemetry import output
