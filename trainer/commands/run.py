@@ -71,7 +71,7 @@ keys that are set most often:
 flags:
   --help         this text
   --config-dir FOLDER  take presets and options from FOLDER/preset/NAME.yaml, FOLDER/env/NAME.yaml and so on, too
-  --cfg job      print the configuration that the arguments make, every key of it, and stop
+  --cfg job      print the configuration that the arguments make, with all keys of its algorithm, and stop
   --info         print how Hydra put it together, and stop
   -m             run every combination of values that are separated by commas, one after another
   --hydra-help   Hydra's own flags
@@ -178,7 +178,7 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
 
     from trainer.config.beginning import FROM, split_source
     from trainer.config.compose import check, choose_preset, hydra_arguments, load
-    from trainer.config.composing import check_composition
+    from trainer.config.composing import composed
     from trainer.config.run_config import to_yaml
 
     source, keys = split_source(overrides)
@@ -194,7 +194,10 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
             _check_sweep(overrides)
     elif not any(override.is_sweep_override() for override in checked):
         passed.append(f"preset={choose_preset(checked)[0]}")
-        check_composition(passed)
+        text = composed(passed, checked, "--resolve" in flags)  # Hydra would end with a traceback on an error
+        if "job" in flags:
+            print(text, end="")
+            return 0
 
     here = os.getcwd()
 
