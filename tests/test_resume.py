@@ -24,7 +24,7 @@ from trainer.config.compose import load
 from trainer.config.fields import ConfigError
 from trainer.config.sections import Config
 from trainer.envs.counting import episode_length
-from trainer.host.seeds import SEEDS_PER_RUN
+from trainer.host.seeds import SEEDS_PER_RUN, SEEDS_PER_START
 from trainer.learning.feed import flat
 from trainer.run_folder import checkpoint, manifest
 from trainer.run_folder import folder as run_folder
@@ -167,15 +167,15 @@ def test_second_resume_finds_no_transition_over_a_stop(small_config: Callable[..
     upto = json.loads((folder / "upto.json").read_text())["upto"]
     seen = np.fromfile(folder / "observation.bin", np.float32).reshape(2, 2_000, 4, 4).astype(np.int64)
     final = np.fromfile(folder / "final.bin", bool).reshape(2, 2_000, 4)
-    starts = 0
+    starts, numbers = 0, set()
     for worker, count in enumerate(upto):
         for env in range(4):
             rows, last = seen[worker, :count, env], final[worker, :count, env]
             start = np.flatnonzero(~last[:-1])
             starts += len(start)
             assert (rows[start + 1, :3] == rows[start, :3] + [0, 0, 1]).all()
-            assert len(set(rows[:, 0].tolist())) == 3  # other seeds after each resume
-    assert starts > 3_750
+            numbers |= {number // SEEDS_PER_START for number in rows[:, 0].tolist()}
+    assert starts > 3_750 and len(numbers) == 3  # other seeds after each resume
 
 
 def test_without_its_replay_twice_a_run_warms_up_twice(small_config: Callable[..., Config]) -> None:

@@ -211,9 +211,9 @@ def counts_of(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
 @pytest.mark.parametrize("application", ["locked", "hogwild"])
 def test_every_update_is_a_step_of_the_shared_optimiser(application: str, small_config: Callable[..., Config]) -> None:
     schedule = {"name": "shared_gradient", "num_agents": 3, "application": application, "applier": "device"}
-    config = small_config(schedule=schedule, budget_frames=3_000, env=SLOWLY)
+    config = small_config(schedule=schedule, budget_frames=6_000, env=SLOWLY)
     summary = train(config, [])
-    assert summary["status"] == "finished" and 3_000 <= summary["frames"] < 3_000 + 3 * 128
+    assert summary["status"] == "finished" and 6_000 <= summary["frames"] < 6_000 + 3 * 128
     row, shared = counts_of(config)
     updates, frames = ([row[f"local_{p}/{what}"] for p in range(3)] for what in ("updates", "frames"))
     assert updates == [(own - 200) // 4 for own in frames]
