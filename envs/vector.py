@@ -74,8 +74,6 @@ class SyncVector:
             EnvError: a sub-environment failed; the sentence says which, its seed and its step.
         """
         for index in range(self.num_envs):
-            if seed is not None:
-                self._episodes.seeds[index] = seed + index
             self._start(index, None if seed is None else seed + index)
         self._writer.write()
         return self._observation
@@ -126,9 +124,8 @@ class SyncVector:
         except BaseException as error:
             if not is_its_own(error):
                 raise
-            trace = error.__traceback__
-            ours = trace is not None and trace.tb_next is None  # raised here, not by its step
-            words = (fault_of_step(result) if ours else None) or words_of(error)
+            here = getattr(error.__traceback__, "tb_next", error) is None  # raised here, not by its step
+            words = (fault_of_step(result) if here else None) or words_of(error)
             raise episodes.failure(index, f"step with action {actions[index]}", words) from error
         episodes.over = (terminated | truncated).tolist()
         if not np.isfinite(reward).all():
@@ -145,7 +142,7 @@ class SyncVector:
 
     def info_of(self, index: int) -> Mapping[Any, Any]:
         """The `info` that sub-environment `index` returned last."""
-        info = self._infos[index]
+        info = self._episodes.infos[index]
         return info if isinstance(info, Mapping) else {}
 
     def state(self) -> dict[str, Any] | None:
@@ -224,10 +221,10 @@ class SyncVector:
     def _start(self, index: int, seed: int | None) -> None:
         episodes = self._episodes
         try:
-            if seed is None:
-                episodes.begun[index] = {"generator": generator_state(self._bare[index])}
-            else:
-                episodes.begun[index] = {"seed": seed}
+            if seed is not None:
+                episodes.seeds[index] = seed
+            begun = {"generator": generator_state(self._bare[index])} if seed is None else {"seed": seed}
+            episodes.begun[index] = begun
             episodes.rows[index], episodes.infos[index] = pair_of(self.envs[index].reset(seed=seed))
         except BaseException as error:
             if not is_its_own(error):
