@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 
-import torch
-
-from trainer.training import evaluators
+from trainer.memory import pulse
 
 MODULE = "env.import_modules=[hurting_evals]"
 
@@ -26,13 +24,7 @@ def test_an_evaluator_that_hangs_as_it_starts_is_noticed_though_nothing_is_asked
     small_config, started, tmp_path, monkeypatch
 ):
     """Its first environment hangs in its constructor, once; the time that a start may take is left out."""
-    pulse = torch.tensor([0.0, 0.0], dtype=torch.float64)
-
-    def without_start() -> torch.Tensor:
-        pulse[0] = time.monotonic()
-        return pulse.clone().share_memory_()
-
-    monkeypatch.setattr(evaluators, "new_pulse", without_start)
+    monkeypatch.setattr(pulse, "START_S", 0.0)
     kwargs = {"how": "hang", "where": "evaluator", "made": True, "once": str(tmp_path / "once")}
     env = {"id": "Hurting/Fails-v0", "backend": "gymnasium", "import_modules": ("hurting_evals",), "kwargs": kwargs}
     config = small_config(
