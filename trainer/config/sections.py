@@ -255,6 +255,9 @@ class Config:
     budget_frames: int = number(50_000, 1, 10**12 - 1, (1, 10**10))
     run_dir: str | None = None  # None: runs/<date>_<time>_<env>_<algorithm>_<seed>
     resume: str | None = None  # a run's folder to go on in; auto: run_dir, where that holds a run
+    # Called while the run goes on (docs/python.md): package.module:object, or with arguments
+    # {callback: package.module:function, NAME: VALUE}.
+    callbacks: list[Any] = field(default_factory=list)
     env: EnvConfig = field(default_factory=EnvConfig)
     # The section of the algorithm that was chosen; until it is known which, the keys of all of them.
     algorithm: AlgorithmConfig = field(default_factory=DQNConfig, metadata={"keys": AnyAlgorithmConfig})

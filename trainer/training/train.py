@@ -35,7 +35,7 @@ from trainer.telemetry import plot
 from trainer.telemetry.loggers import Loggers, RunInfo, open_loggers
 from trainer.telemetry.loggers.sink import plain_value
 from trainer.training.building import build, choose_device, describe
-from trainer.training.callbacks import Callbacks, Control, check
+from trainer.training.callbacks import Callbacks, Control, check, named
 from trainer.training.final import finish, report
 from trainer.training.loop import Loop
 from trainer.training.needs import needs_of
@@ -52,15 +52,16 @@ def train(config: Config, command: list[str], callbacks: Sequence[Any] = ()) -> 
     Args:
         config: validated, with every None resolved.
         command: the command line, for the run's folder.
-        callbacks: see `trainer.training.callbacks`.
+        callbacks: see `trainer.training.callbacks`; called after those of the configuration.
 
     Raises:
         ConfigError, EnvError: nothing was started.
         RunFailed: a process died too often, the device failed, or the loss was not finite; all processes are stopped,
             and there is a checkpoint if training had begun.
     """
-    here, config, callbacks = Path.cwd(), absolute(config), check(callbacks)
+    here, config = Path.cwd(), absolute(config)
     check_parts(config)
+    callbacks = check([*named(config.callbacks), *callbacks])
     leftovers.claim()
     prepare_process()
     allow_open_files()
