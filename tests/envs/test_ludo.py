@@ -1,4 +1,4 @@
-"""Ludo: every rule in a position made by hand."""
+"""Ludo: every rule in a position made by hand, all moves of random play against a plain referee, and statistics."""
 
 from __future__ import annotations
 
@@ -6,10 +6,34 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.envs.ludo_scenes import BASE4, DONE, SAFE, legal, play, scene
 from trainer import envs
-from trainer.envs.games import Ludo
-from trainer.envs.games.players import random_player
+from trainer.envs.games import Ludo, ludo_picture, ludo_track
+from trainer.envs.games.ludo_encodings import ACTION_FEATURES, consequences
+from trainer.envs.games.players import ludo_heuristic, random_player
+
+SAFE = (0, 8, 13, 21, 26, 34, 39, 47)
+BASE4, DONE = [-1] * 4, [56, 56, 56, 55]
+
+
+def scene(tokens, dice, to_move=0, num_games=1, **kwargs):
+    """Games in the same position, each with its own further dice."""
+    game = Ludo(num_games, num_players=len(tokens), **kwargs)
+    game.reset(11)
+    for index in range(num_games):
+        game.place(index, tokens, to_move, dice)
+    return game
+
+
+def play(game, slot, token):
+    """The same action in every game."""
+    game.step(np.full(game.num_games, 4 * slot + token))
+    return game
+
+
+def legal(game, index=0):
+    """Legal (slot, token) of a game."""
+    return {divmod(int(action), 4) for action in np.flatnonzero(game.action_mask[index])}
+
 
 # Moves
 
@@ -181,7 +205,7 @@ def test_dice_that_cannot_be_played_go_behind_others_that_can():
 def test_the_queue_holds_the_most_that_two_players_can_have_pending():
     game = scene([[10, 20, 30, 40], [50] * 4], [6, 6, 5] * 7)
     assert game.dice(0) == [6, 6, 5] * 7
-    with pytest.raises(envs.EnvError, match="at most 21 numbers"):
+    with pytest.raises(envs.EnvError, match="cannot be"):
         scene([[10, 20, 30, 40], [50] * 4], [6] * 22)
 
 
@@ -272,3 +296,308 @@ def test_sorted_tokens_are_the_same_game():
         np.testing.assert_array_equal(np.sort(plain.tokens, 2)[..., ::-1], ordered.tokens)
         np.testing.assert_array_equal(plain.to_move, ordered.to_move)
     np.testing.assert_array_equal(plain.winner, ordered.winner)
+
+
+# Random play, move by move against a plain referee
+
+
+def referee(tokens, dice, player, action, num_players):
+    """What a move leads to, in plain Python: tokens, dice left, whether it gives a throw, rewards."""
+    tokens, dice = [list(own) for own in tokens], list(dice)
+    paid = [0.0] * num_players
+    safe = {*SAFE, *range(51, 57)} | ({25} if num_players == 2 else set())
+    die, token = dice.pop(action // 4), action % 4
+    old = tokens[player][token]
+    assert die == 6 if old == -1 else old + die <= 56
+    new = tokens[player][token] = 0 if old == -1 else old + die
+    paid[player] += 2 if old == -1 else 0.01 * die
+    paid[player] += (new in safe and old not in safe) + 15 * (new == 56)
+    extra = new == 56
+    if new <= 50 and new not in SAFE:
+        square = (new + player * 52 // num_players) % 52
+        for other in range(num_players):
+            for k, place in enumerate(tokens[other]):
+                met = 0 <= place <= 50 and (place + other * 52 // num_players) % 52 == square
+                if other != player and met:
+                    tokens[other][k], extra = -1, True
+                    paid[other] -= 10
+                    paid[player] += 10
+    won = all(place == 56 for place in tokens[player])
+    if won:
+        for other in range(num_players):
+            paid[other] += 200 if other == player else -50
+    return tokens, dice, extra and not won, won, paid
+
+
+def playable(own, dice):
+    """The dice that move any token."""
+    return [die for die in dice if any(die == 6 if place == -1 else place + die <= 56 for place in own)]
+
+
+def follow(now, left, extra):
+    """Whether dice are those left, with a throw behind them if there was one; they may be turned by threes."""
+    for turned in range(0, 21, 3):
+        dice = now[-turned:] + now[:-turned] if 0 < turned < len(now) else now
+        added = tuple(dice[len(left) :])
+        if dice[: len(left)] == left and (added == () or (extra and added in THROWS)):
+            return True
+    return False
+
+
+THROWS = {(f,) for f in range(1, 6)} | {(6, f) for f in range(1, 6)} | {(6, 6, f) for f in range(1, 6)}
+
+
+@pytest.mark.parametrize("num_players", [2, 4])
+def test_random_play_is_what_a_plain_referee_says(num_players):
+    n, generator = 40, np.random.default_rng(0)
+    game = Ludo(n, num_players=num_players, reward="dense")
+    game.reset(5)
+    captures = ends = queues = 0
+    for _ in range(700):
+        before, dice, player = game.tokens, [game.dice(i) for i in range(n)], game.to_move.copy()
+        action = random_player(game, generator)
+        game.step(action)
+        after = game.tokens
+        for i in range(n):
+            tokens, left, extra, won, paid = referee(before[i].tolist(), dice[i], player[i], action[i], num_players)
+            assert after[i].tolist() == tokens
+            np.testing.assert_allclose(game.rewards[i], paid, rtol=1e-5)
+            captures += paid[player[i]] >= 10 and extra
+            assert bool(game.over[i]) == won and game.winner[i] == (player[i] if won else -1)
+            now, seat = game.dice(i), game.to_move[i]
+            if won:
+                ends += 1
+                continue
+            on = follow(now, left, extra)
+            if seat == player[i] and on and playable(tokens[seat], now):
+                queues += len(now) > 3
+            else:
+                assert extra or not playable(tokens[player[i]], left)
+                assert tuple(now) in THROWS
+            assert playable(tokens[seat], now[:3])
+            expected = [bool(playable([tokens[seat][k]], now[s : s + 1])) for s in range(3) for k in range(4)]
+            assert game.action_mask[i].tolist() == expected
+        game.reset_where(game.over.copy())
+    assert captures > 1_000 and ends > 50 and queues > 3
+
+
+@pytest.mark.parametrize("num_players", [2, 4])
+def test_invariants_of_random_play(num_players):
+    n, generator = 1_000, np.random.default_rng(1)
+    game = Ludo(n, num_players=num_players)
+    game.reset(2)
+    total, decisions = np.zeros((n, num_players)), 0
+    while not game.over.all():
+        assert game.action_mask.any(1).all()
+        assert ((game.tokens >= -1) & (game.tokens <= 56)).all()
+        decisions += int((~game.over).sum())
+        game.step(random_player(game, generator))
+        total += game.rewards
+    assert decisions == game.length.sum()
+    # 224 squares and 4 sixes are the least, by at most six squares a move; nobody needs a thousand.
+    assert 41 <= game.length.min() and game.length.max() < 1_000
+    assert (total.sum(1) == 2 - num_players).all()
+    assert (total[np.arange(n), game.winner] == 1).all()
+    assert ((game.tokens == 56).all(2).sum(1) == 1).all()
+    wins = np.bincount(game.winner, minlength=num_players)
+    assert stats.chisquare(wins).pvalue > 0.001  # seats are alike
+
+
+def win_rate(player, opponent, num_games, seed=3):
+    """Of a player whose seat alternates, and the mean length of a game in decisions."""
+    game, generator = Ludo(num_games), np.random.default_rng(seed)
+    game.reset(seed)
+    seat = np.arange(num_games) % 2
+    action = np.zeros(num_games, np.int64)
+    while not game.over.all():
+        for chosen, turn in ((player, game.to_move == seat), (opponent, game.to_move != seat)):
+            rows = np.flatnonzero(turn & ~game.over)
+            if len(rows):
+                action[rows] = chosen(game, generator, rows)
+        game.step(action)
+    return (game.winner == seat).mean(), game.length.mean()
+
+
+def test_statistics_are_those_of_the_public_program():
+    # Of 12,000 games each by it: 174.2 moves a game, 22.4 of them passes, and the heuristic player wins 91.4 %.
+    rate, length = win_rate(random_player, random_player, 4_000)
+    assert abs(rate - 0.5) < 0.025
+    assert abs(length - 151.7) < 1.5
+    rate, length = win_rate(ludo_heuristic, random_player, 4_000)
+    assert abs(rate - 0.914) < 0.015
+
+
+# The heuristic player
+
+
+@pytest.mark.parametrize(
+    ("own", "dice", "action"),
+    [
+        ([-1, 30, 54, 3], [2], (0, 2)),  # the goal (3) before a capture (2)
+        ([-1, 30, 50, 3], [2], (0, 1)),  # a capture
+        ([-1, 28, 1, 12], [6], (0, 0)),  # out of base
+        ([19, 6, 3, 1], [2], (0, 0)),  # onto a safe square, and the one that is further
+        ([8, 1, 8, 8], [2], (0, 1)),  # not off a safe square
+        ([27, 40, 41, 42], [3], (0, 0)),  # away from the one behind
+    ],
+)
+def test_the_heuristic_prefers(own, dice, action):
+    game = scene([own, [6, 0, -1, 56]], dice)  # their 6 is own 32, their 0 is own 26
+    assert divmod(int(ludo_heuristic(game, None)[0]), 4) == action
+
+
+# What is seen
+
+
+def test_handcrafted():
+    # Their 1, 8 and 9 are own 27, 34 (safe) and 35: 3 behind own 30, 4 and 5 before it.
+    game = scene([[30, -1, 56, 8], [1, 8, 9, -1]], [6, 4])
+    seen = game.observe()["observation"]
+    assert seen.shape == (1, 70) and seen.dtype == np.float32
+    tokens = seen[0, :64].reshape(2, 4, 8)
+    third = (7 - 3) / 6
+    np.testing.assert_allclose(
+        tokens[0, 0], [31 / 57, 0, 1, 0, third, 0, (7 - 5) / 6, 0], rtol=1e-6
+    )  # own 35 is their 9
+    np.testing.assert_allclose(tokens[0, 1], [0, 1, 0, 0, 0, 0, 0, 0])
+    np.testing.assert_allclose(tokens[0, 2], [1, 0, 0, 1, 0, 0, 0, 0])
+    np.testing.assert_allclose(tokens[0, 3], [9 / 57, 0, 1, 0, 0, 0, 0, 0])
+    np.testing.assert_allclose(tokens[1, 0], [2 / 57, 0, 1, 0, 0, 0, third, 0], rtol=1e-6)
+    np.testing.assert_allclose(tokens[1, 1], [9 / 57, 0, 1, 0, 0, 0, 0, 0], rtol=1e-6)  # safe
+    np.testing.assert_allclose(tokens[1, 2], [10 / 57, 0, 1, 0, (7 - 5) / 6, 0, 0, 0], rtol=1e-6)
+    np.testing.assert_allclose(seen[0, 64:], [1, 4 / 6, 0, 1, 0, 0], rtol=1e-6)
+
+
+def test_handcrafted_threats_from_afar_and_around_the_corner():
+    game = scene([[2, 0, 0, 0], [20, 0, 0, 0]], [1])  # own 2 is their 28: 8 ahead of their 20
+    tokens = game.observe()["observation"][0, :64].reshape(2, 4, 8)
+    np.testing.assert_allclose(tokens[0, 0, 4:], [0, (13 - 8) / 6, 0, 0], rtol=1e-6)
+    np.testing.assert_allclose(tokens[1, 0, 4:], [0, 0, 0, (13 - 8) / 6], rtol=1e-6)
+    game = scene([[2, 0, 0, 0], [50, 0, 0, 0]], [1])  # their 50 goes home, and threatens nobody
+    assert (game.observe()["observation"][0, :64].reshape(2, 4, 8)[:, 0, 4:] == 0).all()
+
+
+def test_onehot():
+    game = scene([[30, -1, 56, 25], [1, 51, 0, -1]], [6, 4], encoding="onehot")
+    seen = game.observe()["observation"]
+    assert seen.shape == (1, 946) and seen.dtype == bool
+    tokens = seen[0, :928].reshape(16, 58)
+    cells = [31, 0, 57, 26, 2, 52, 1, 0]  # coordinates + 1
+    own_as_theirs, theirs_as_own = [4 + 1, None, None, None], [27 + 1, None, 26 + 1, None]
+    for row, cell in zip(tokens, cells + own_as_theirs + theirs_as_own, strict=True):
+        assert np.flatnonzero(row).tolist() == ([] if cell is None else [cell])
+    assert np.flatnonzero(seen[0, 928:]).tolist() == [5, 6 + 3]
+
+
+def test_what_actions_lead_to():
+    game = scene([[30, -1, 54, 8], [6, 6, 8, 5]], [2, 6], encoding="actions")  # their 6 is own 32, their 5 own 31
+    seen = game.observe()["observation"]
+    assert seen.shape == (1, 420) and seen.dtype == np.float32
+    own = seen[0, :232].reshape(4, 58)
+    assert own.argmax(1).tolist() == [31, 0, 55, 9] and own.sum() == 4
+    assert seen[0, 232:290][[6, 7, 9]].tolist() == [0.25, 0.5, 0.25] and seen[0, 232:290].sum() == 1
+    assert np.flatnonzero(seen[0, 290:308]).tolist() == [1, 6 + 5]
+    np.testing.assert_allclose(seen[0, 308:312], [0, 0, 0, 0])
+    features = seen[0, 312:].reshape(12, 9)
+    assert len(ACTION_FEATURES) == 9
+    assert (features[:, 0] == game.action_mask[0]).all()
+    assert (features[~game.action_mask[0]] == 0).all()
+    # Token 0 by 2 comes to own 32: takes two, and is 1 ahead of their 5 (own 31).
+    np.testing.assert_allclose(features[0], [1, 33 / 57, 0, 0.5, 0, 0, 0, 0.8 / 4, 0], rtol=1e-6)
+    np.testing.assert_allclose(features[2], [1, 1, 0, 0, 1, 0, 0, 0, 0])  # token 2 by 2: the goal, from a safe cell
+    np.testing.assert_allclose(features[3], [1, 11 / 57, 0, 0, 0, 0, 1, 0, 0], rtol=1e-6)  # token 3 off a safe square
+    np.testing.assert_allclose(features[5], [1, 1 / 57, 1, 0, 0, 1, 0, 0, 0], rtol=1e-6)  # out of base by the six
+    # Token 0 by 6 to own 36, their 10: 4 ahead of two, 2 of one, 5 of one.
+    np.testing.assert_allclose(features[4, 7], (2 * 0.8 / 4 + 0.8 / 2 + 0.8 / 5) / 4, rtol=1e-6)
+
+
+def test_an_own_start_that_is_taken_is_told():
+    for theirs, taken in ((26, True), (25, False)):
+        game = scene([[-1, 3, 3, 3], [theirs, 0, 0, 0]], [6])
+        assert consequences(game.position(np.array([0]), np.array([0]))).own_start_taken.tolist() == [taken]
+
+
+@pytest.mark.parametrize("encoding", ["handcrafted", "onehot", "actions"])
+@pytest.mark.parametrize("num_players", [2, 4])
+def test_every_seat_sees_the_same_from_its_side(encoding, num_players):
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        tokens = generator.integers(-1, 56, (num_players, 4))
+        seen = []
+        for seat in range(num_players):
+            game = scene(np.roll(tokens, seat, 0).tolist(), [6, 1], to_move=seat, encoding=encoding)
+            assert game.to_move[0] == seat
+            seen.append({name: array.copy() for name, array in game.observe().items()})
+            assert seen[-1]["observation"].shape == (1, *game.spec.leaves[0].shape)
+        for other in seen[1:]:
+            np.testing.assert_array_equal(other["observation"], seen[0]["observation"])
+            np.testing.assert_array_equal(other["action_mask"], seen[0]["action_mask"])
+
+
+def test_dice_are_shown_to_the_one_to_move():
+    game = scene([[30, -1, 54, 8], [6, 6, 8, 5]], [2, 6])
+    mine = game.observe(seats=np.array([0]))["observation"][0].copy()
+    seen = game.observe(seats=np.array([1]))
+    assert (seen["observation"][0, 64:] == 0).all() and seen["action_mask"].all()
+    np.testing.assert_array_equal(seen["observation"][0, :32], mine[32:64])
+
+
+# Scenes, pictures
+
+
+def test_scenes_that_cannot_be_are_refused():
+    for tokens, dice, to_move, why in (
+        ([[57, 0, 0, 0], BASE4], [1], 0, "coordinates from -1 to 56"),
+        ([BASE4], [1], 0, "coordinates"),
+        ([BASE4, BASE4], [7], 0, "cannot be"),
+        ([BASE4, BASE4], [1], 2, "no seat 2"),
+        ([BASE4, [56] * 4], [1], 0, "over already"),
+    ):
+        with pytest.raises(envs.EnvError, match=why):
+            Ludo(1).place(0, tokens, to_move, dice)
+    with pytest.raises(envs.EnvError, match="num_players=3 is none of 2, 4"):
+        Ludo(1, num_players=3)
+    with pytest.raises(envs.EnvError, match="did you mean dense"):
+        Ludo(1, reward="dens")
+    with pytest.raises(envs.EnvError, match="encoding=pixels is none of"):
+        Ludo(1, encoding="pixels")
+
+
+def test_the_picture():
+    cells = ludo_picture.TRACK_CELLS
+    assert len(set(cells)) == 52
+    # Neighbours touch, at the four inner corners by their corners.
+    steps = [np.abs(np.subtract(a, b)) for a, b in zip(cells, cells[1:] + cells[:1], strict=True)]
+    assert sorted(int(step.sum()) for step in steps) == [1] * 48 + [2] * 4 and max(int(s.max()) for s in steps) == 1
+    # A player's last square on the loop is beside its home column.
+    for corner in range(4):
+        way = [ludo_picture.cell_of(corner, 0, c) for c in range(50, 57)]
+        assert all(np.abs(np.subtract(a, b)).sum() == 1 for a, b in zip(way, way[1:], strict=False))
+        assert not set(way[1:]) & set(cells)
+    drawn = scene([[4, -1, -1, -1], [56, -1, -1, -1]], [3]).render()
+    assert drawn.shape == (360, 360, 3) and drawn.dtype == np.uint8
+
+    def middle(row, column):
+        return drawn[24 * row + 12, 24 * column + 12].tolist()
+
+    red, yellow = ludo_picture.COLOURS[0].tolist(), ludo_picture.COLOURS[2].tolist()
+    assert middle(6, 5) == red and middle(1, 4) == red and middle(7, 8) == yellow
+    assert middle(6, 6) == [255, 255, 255] and drawn[24 * 6 + 2, 24 * 6 + 2].tolist() == red  # a die, its middle pip
+
+
+def test_queues_of_dice():
+    assert ludo_track.unpack(ludo_track.pack([6, 6, 1, 2])) == [6, 6, 1, 2]
+    assert (ludo_track.throws() == 0).sum() == 1
+
+
+def test_the_text():
+    game = Ludo(2)
+    game.place(1, [[0, 0, 51, -1], [56, 26, 8, -1]], 0, [6, 2])
+    lines = game.text(1).splitlines()
+    assert lines[15:] == ["A0 0  A1 0  A2 51  A3 base", "B0 goal  B1 26  B2 8  B3 base", "A is to move, dice: 6 2"]
+    cells = [[line.ljust(45)[3 * column : 3 * column + 2].strip() for column in range(15)] for line in lines[:15]]
+    assert cells[6][1] == "++"  # A0 and A1 on A's start, which is B's 26
+    assert cells[7] == [".", "A2", *[":"] * 5, "", "B0", *[":"] * 5, "."]
+    assert cells[4][4] == "A3" and cells[1][1] == "_"
+    assert sum(row.count("*") for row in cells) == 8 - 2  # the start is taken, and B2's square
+    assert [game.action_text(1, action) for action in (0, 6)] == ["A0 by 6", "A2 by 2"]

@@ -20,15 +20,15 @@ from trainer.training.learners import Learners
 from trainer.training.processes import Piped, spawn
 from trainer.training.supervisor import Role, Supervisor
 
-CLOSE_S = 5.0  # most time for the environments to be closed
+CLOSE_S = 5.0  # that the environments may take to be closed
 
 
 class Evaluator(Protocol):
-    """Evaluates weights on request, one evaluation at a time."""
+    """Evaluates one request at a time; the newest wins."""
 
     @property
     def busy(self) -> bool:
-        """Whether an evaluation was requested that `poll` has not returned yet."""
+        """Whether there is an evaluation that was requested and not returned by `poll`."""
 
     def start(self) -> None:
         """Start the process, or make the environments."""
@@ -91,7 +91,7 @@ class RemoteEvaluator:
                 role="evaluator",
                 name=lambda pid: f"the evaluator ({f'pid {pid}, ' if pid else ''}{what})",
                 start=self._begin,
-                heartbeat=lambda: float(self._pulse[0]),
+                heartbeat=self._heartbeat,
                 hang_s=config.faults.hang_seconds,
                 closing_s=CLOSE_S,
             )
@@ -113,13 +113,20 @@ class RemoteEvaluator:
             self._send()
         return self._piped
 
+    def _heartbeat(self) -> float:
+        """Its last sign of life; whoever has nothing to do need not give any."""
+        return float(self._pulse[0]) if self._busy or self._closing() else time.monotonic()
+
+    def _closing(self) -> bool:
+        return bool(self._pulse[1])
+
     @property
     def busy(self) -> bool:
-        """See `Evaluator`."""
+        """Whether an evaluation that was asked for has not been handed out."""
         return self._busy
 
     def request(self) -> None:
-        """See `Evaluator`."""
+        """Evaluate the present weights, or, if it is busy, those when it is free again."""
         self._wanted = True
         self._send()
 
@@ -128,6 +135,7 @@ class RemoteEvaluator:
             return
         self._weights.copy_(self._learners.flat())
         self._busy, self._wanted = True, False
+        self._pulse[0] = max(time.monotonic(), float(self._pulse[0]))  # its silence begins here
         filmed = self._videos.due() and not self._died_filming
         # The frames of now, not those at the request, which may be long ago.
         self._piped.send((self._learners.total_frames(), time.monotonic(), filmed))
@@ -141,7 +149,7 @@ class RemoteEvaluator:
         return ""
 
     def poll(self) -> Evaluation | None:
-        """See `Evaluator`."""
+        """A finished evaluation, once, if there is one."""
         if self._piped is not None:
             self._piped.listen()
         if self._answer is None:
@@ -151,21 +159,21 @@ class RemoteEvaluator:
         return answer
 
     def stop(self) -> None:
-        """See `Evaluator`."""
+        """Ask the process to close its environments and to end; waits for nothing."""
         self._pulse[1] = 1.0
         if self._piped is not None:
             self._piped.pipe.close()
 
     def close(self) -> None:
-        """Do nothing: the supervisor ends the process."""
+        """The supervisor ends what has not ended."""
 
 
 class LocalEvaluator:
     """Evaluates at once in this process.
 
     Args:
-        config: of the run.
-        run_dir: the run folder.
+        config: the run.
+        run_dir: its folder.
         learners: whose weights are evaluated.
     """
 
@@ -186,11 +194,11 @@ class LocalEvaluator:
 
     @property
     def busy(self) -> bool:
-        """See `Evaluator`."""
+        """Whether an evaluation has not been handed out."""
         return self._result is not None
 
     def request(self) -> None:
-        """Evaluate the present weights at once."""
+        """Evaluate the present weights."""
         flat: Tensor = self._learners.flat()
         with seeds.apart({}):
             self._result = self._judges[0].evaluate(flat, self._learners.total_frames(), time.monotonic())
@@ -198,12 +206,12 @@ class LocalEvaluator:
                 self._result = self._videos.look(self._judges[0].film(self._result))
 
     def poll(self) -> Evaluation | None:
-        """See `Evaluator`."""
+        """The evaluation made last, once."""
         result, self._result = self._result, None
         return result
 
     def stop(self) -> None:
-        """Do nothing: there is no process."""
+        """There is no process that could end."""
 
     def close(self) -> None:
         """Close the environments."""

@@ -35,10 +35,10 @@ class Learners(Protocol):
     remote: list[LearnerProcess]
 
     def follow(self, trace: Trace | NoTrace) -> None:
-        """Let a trace follow the learning in this process."""
+        """Let a trace show what is done in this process."""
 
     def prepare(self) -> None:
-        """Record the updates of this process, so that the first ones need not."""
+        """Record the updates that are made in this process."""
 
     def start(self) -> None:
         """Start the processes."""
@@ -99,32 +99,32 @@ class Learners(Protocol):
         """
 
     def load_replay(self, plan: AgentPlan, found: dict[str, Any]) -> None:
-        """Load an agent's replay as it was when its checkpoint `found` was saved.
+        """Fill an agent's replay as it was when its checkpoint `found` was saved.
 
         Raises:
-            OSError, ValueError: the rows are missing or damaged.
+            OSError, ValueError: the rows are gone.
         """
 
     def load_state_dict(self, plan: AgentPlan, found: dict[str, Any]) -> None:
-        """Load an agent's checkpoint `found`."""
+        """Let an agent go on from its checkpoint `found`."""
 
     def load_shared(self, torn: Callable[[Path, str], None]) -> bool:
-        """Load what all agents share; returns whether that was saved between two rounds.
+        """Go on from what all agents share; whether it is as it was between two rounds.
 
-        `torn` takes the path of a checkpoint that cannot be read, and why.
+        `torn` is told of a checkpoint that cannot be read, and why.
         """
 
     def report(self) -> dict[str, int]:
-        """Entries of the summary: rows that were drawn again, and restarts of processes."""
+        """For the summary: rows that were drawn again, and restarts of processes."""
 
     def replay_bytes(self) -> int:
-        """Bytes of the replay that the last checkpoint wrote in this process."""
+        """Of the replay, written by the last checkpoint."""
 
     def stop(self) -> None:
-        """Ask all processes to end, without waiting."""
+        """Ask all processes to end; waits for none."""
 
     def release(self) -> None:
-        """Free threads and the device's memory, after everything else.
+        """Give back what lies on a device, after everything else.
 
         Raises:
             RuntimeError: the device has failed.

@@ -1,6 +1,6 @@
-"""The playing side of a run as one protocol: collector processes, virtual workers in this process, or local agents.
+"""Who plays, as one protocol: collector processes, virtual workers in this process, or the local agents themselves.
 
-Collector processes are in `trainer.training.collectors`.
+`trainer.training.collectors` is the first of these.
 """
 
 from __future__ import annotations
@@ -20,48 +20,48 @@ from trainer.training.supervisor import Event
 
 
 class Collectors(Protocol):
-    """The playing side of a run.
+    """Who plays.
 
     Attributes:
-        plans: of the present workers, in their order.
+        plans: of each, in their order, for the process that it is now.
     """
 
     plans: list[CollectorPlan]
 
     @property
     def restarts(self) -> int:
-        """Number of workers that replaced another one."""
+        """How often another worker took one's place."""
 
     def start(self) -> None:
-        """Start all workers and wait until they are up.
+        """Start them, and wait until they are up.
 
         Raises:
-            RunFailed: one of them died or hung.
+            RunFailed: one of them died or hung on its way.
         """
 
     def resume(self, starts: Sequence[int], exact: bool) -> None:
-        """Take the numbers of starts of the run that is resumed, and whether workers restore their saved state."""
+        """Know how often each was started before; and whether they go on where those stood."""
 
     def starts(self) -> list[int]:
-        """Number of starts of each worker, in this run and in those that it resumes."""
+        """How often each was started until now, in this run and in those that it resumes."""
 
     def collect_round(self, wait: Callable[[], None]) -> None:
-        """Let each worker collect a round; `wait` is called meanwhile, again and again."""
+        """Let each collect a round; `wait` is called while they do."""
 
     def save_snapshots(self, number: int) -> None:
-        """Save the state of each worker between two rounds, for the checkpoint of this number."""
+        """Keep each one's state between two rounds, for the checkpoint of that number."""
 
     def close(self) -> None:
-        """Wait for their end, for which they have the command. Safe to call twice."""
+        """Let them end; they were told to. Safe to call twice."""
 
 
 def snapshot_path(run_dir: Path, worker: int) -> Path:
-    """File of a worker's state, for an exact resume."""
+    """Where a worker's state is kept for an exact resume."""
     return RunFolder(run_dir).checkpoints / f"collector_{worker}.pt"
 
 
 def resumed(plans: Sequence[CollectorPlan], starts: Sequence[int], exact: bool) -> list[CollectorPlan]:
-    """The plans of a resumed run's workers; additional workers get the largest number of starts."""
+    """The plans of collectors that go on; of more than there were, the new ones count as started most often."""
     known = [*starts, *[max(starts, default=0)] * len(plans)]
     return [dataclasses.replace(plan, start=known[i], exact=exact) for i, plan in enumerate(plans)]
 
@@ -70,9 +70,9 @@ class LocalCollectors:
     """Virtual workers in this process, one after another; see `Collectors`.
 
     Args:
-        plans: of the workers.
+        plans: of each.
         board: control board.
-        event: takes a sentence about environments that could not be closed, as `Loggers.event`.
+        event: is told what went wrong as environments were closed, as `Loggers.event` is.
     """
 
     restarts = 0
@@ -80,34 +80,34 @@ class LocalCollectors:
     def __init__(self, plans: Sequence[CollectorPlan], board: ControlBoard, event: Event) -> None:
         self.plans, self._board, self._event = list(plans), board, event
         self.processes: list[Any] = []
-        self.rollouts: list[Rollout] = []  # after `start`
+        self.rollouts: list[Rollout] = []  # once they are started
 
     def start(self) -> None:
-        """Make the environments."""
+        """Make their environments."""
         for plan in self.plans:
             self.rollouts.append(virtual_worker(plan, SharedMemoryLink(self._board, plan.agents, plan.worker)))
 
     def resume(self, starts: Sequence[int], exact: bool) -> None:
-        """See `Collectors`."""
+        """Go on with the numbers of those before, and where they stood."""
         self.plans = resumed(self.plans, starts, exact)
 
     def starts(self) -> list[int]:
-        """See `Collectors`."""
+        """How often each was started."""
         return [plan.start + 1 for plan in self.plans]
 
     def collect_round(self, wait: Callable[[], None]) -> None:
-        """Collect a round of each worker, one after another."""
+        """Let each collect a round."""
         self._board.round[0] += 1
         for rollout in self.rollouts:
             rollout.collect_round()
 
     def save_snapshots(self, number: int) -> None:
-        """Save the state of each worker."""
+        """Keep where each stands."""
         for rollout in self.rollouts:
             rollout.save_snapshot(number)
 
     def close(self) -> None:
-        """Close the environments."""
+        """Close their environments."""
         for rollout in self.rollouts:
             if problem := rollout.close():
                 self._event(f"warning: {problem}")
@@ -115,41 +115,41 @@ class LocalCollectors:
 
 
 class LocalAgents:
-    """The rollouts of the local agents, which run in the agents' processes; see `Collectors`.
+    """Nobody but the local agents plays, each for itself; see `Collectors`.
 
     Args:
-        plans: of the rollouts.
+        plans: of each one's rollout.
     """
 
-    restarts = 0  # those of local agents count as restarts of learners
+    restarts = 0  # are counted as learners'
 
     def __init__(self, plans: Sequence[CollectorPlan]) -> None:
         self.plans = list(plans)
         self.processes: list[Any] = []
 
     def start(self) -> None:
-        """Do nothing: `SharedLearners` starts the processes."""
+        """They are started as learners."""
 
     def resume(self, starts: Sequence[int], exact: bool) -> None:
-        """See `Collectors`."""
+        """Go on with the numbers of those before, and where they stood."""
         known = [*starts, *[0] * len(self.plans)]
         self.plans = resumed(self.plans, known[: len(self.plans)], exact)
 
     def starts(self) -> list[int]:
-        """See `Collectors`."""
+        """How often each was started."""
         return [plan.start + 1 for plan in self.plans]
 
     def start_again(self, number: int) -> None:
-        """Prepare the restart of a local agent, which begins new episodes."""
+        """Let another process take a local agent's place, which begins new episodes."""
         plan = self.plans[number]
         end_episodes(plan.agents, 0)
         self.plans[number] = dataclasses.replace(plan, start=plan.start + 1, exact=False)
 
     def collect_round(self, wait: Callable[[], None]) -> None:
-        """Do nothing: each local agent collects rounds by itself."""
+        """Each collects its own."""
 
     def save_snapshots(self, number: int) -> None:
-        """Do nothing: a local agent's checkpoint has its state."""
+        """Each keeps its own with its checkpoint."""
 
     def close(self) -> None:
-        """Do nothing: `SharedLearners` ends the processes."""
+        """They end as learners."""

@@ -1,4 +1,4 @@
-"""Agents that learn in a process each; frozen agents are in the main process."""
+"""Agents that learn in a process each; the frozen ones live in the main process."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class RemoteLearners:
     """See `trainer.training.learners.Learners`.
 
     Args:
-        here: the frozen agents.
-        remote: the processes of the others.
+        here: the frozen ones.
+        remote: the others.
     """
 
     def __init__(self, here: LocalLearners, remote: Sequence[LearnerProcess]) -> None:
@@ -31,10 +31,10 @@ class RemoteLearners:
         self.learns_here = False
 
     def follow(self, trace: Trace | NoTrace) -> None:
-        """Do nothing: no updates are made in this process."""
+        """Nothing is learned here."""
 
     def prepare(self) -> None:
-        """Do nothing: no updates are made in this process."""
+        """Nothing is learned here."""
 
     def start(self) -> None:
         """Start the processes."""
@@ -42,96 +42,96 @@ class RemoteLearners:
             learner.supervised.start()
 
     def total_frames(self) -> int:
-        """Number of transitions of the agent that has most."""
+        """Transitions of the agent that has most."""
         return self._here.total_frames()
 
     def settled(self) -> bool:
-        """See `Learners`."""
+        """Whether every update is made that the frames owe."""
         return all(learner.settled() for learner in self.remote)
 
     def open_limits(self) -> None:
-        """Open the limits of frozen agents; the processes open those of the others."""
+        """Frozen agents hold nobody back; the others' processes open their limits."""
         self._here.open_limits()
 
     def work(self) -> bool:
-        """Do nothing: no updates are made in this process."""
+        """Nothing is learned here."""
         return False
 
     def waited(self, seconds: float) -> None:
-        """See `Learners`."""
+        """Count a moment in which nothing was due here."""
         self._here.waited(seconds)
 
     def begin_round(self) -> None:
-        """Do nothing: `agents.learner=process` is refused where there are rounds."""
+        """There are no rounds: a configuration that asks for both is refused."""
 
     def round_updates(self) -> Iterator[None]:
-        """Do nothing: there are no rounds."""
+        """There are no rounds."""
         yield from ()
 
     def publish(self) -> None:
-        """Publish the weights of frozen agents; the processes publish those of the others."""
+        """Hand the collectors the weights of the frozen ones; the others' processes hand out theirs."""
         self._here.publish()
 
     def flat(self) -> Tensor:
-        """The weights of all agents; of an agent in another process those that it published last."""
+        """The present weights of all agents; for an agent in another process those on its board."""
         learners = [(plan, self._here.find(plan)) for plan in self.plans]
         return torch.cat([published(plan) if learner is None else learner.flat() for plan, learner in learners])
 
     def metrics(self, failed: bool) -> dict[str, dict[str, float]]:
-        """Metrics of learning by agent, as each process reported them last."""
+        """How learning goes, by agent, as each has reported last."""
         return self._here.metrics(failed) | {learner.plan.name: learner.metrics for learner in self.remote}
 
     def totals(self, rows: Sequence[Row]) -> Row:
-        """Nothing: the agents' rows are joined."""
+        """Nothing: the agents' rows say all."""
         return {}
 
     def check_losses(self) -> None:
-        """Do nothing: each process checks its losses."""
+        """Each process has looked at its own."""
 
     def save(self, frames: int) -> None:
-        """Save the checkpoints of frozen agents, and ask the processes to save theirs."""
+        """Keep the frozen ones' checkpoints, and ask the others for theirs."""
         self._here.save(frames)
         for learner in self.remote:
             learner.save(frames)
 
     def load_replay(self, plan: AgentPlan, found: dict[str, Any]) -> None:
-        """Load an agent's replay; its process makes the sampler."""
+        """Fill an agent's replay; its own process makes the sampler."""
         if self._here.find(plan) is None:
             load_rows(plan, found)
         else:
             self._here.load_replay(plan, found)
 
     def load_state_dict(self, plan: AgentPlan, found: dict[str, Any]) -> None:
-        """Load a frozen agent's checkpoint; the processes load theirs."""
+        """Let an agent go on from its checkpoint, which its own process reads."""
         if self._here.find(plan) is not None:
             self._here.load_state_dict(plan, found)
         for learner in self.remote:
             learner.expect(plan, found)
 
     def load_shared(self, torn: Callable[[Path, str], None]) -> bool:
-        """Do nothing: agents share nothing."""
+        """Nothing is shared."""
         return True
 
     def report(self) -> dict[str, int]:
-        """See `Learners`."""
+        """For the summary."""
         return {**self._here.report(), "learner_restarts": sum(learner.restarts for learner in self.remote)}
 
     def replay_bytes(self) -> int:
-        """Bytes that the last checkpoint wrote of the frozen agents' replays."""
+        """Of the frozen ones' replay, written by the last checkpoint."""
         return self._here.replay_bytes()
 
     def stop(self) -> None:
-        """Do nothing: the processes read the command to stop on the control board."""
+        """They see that the run stops."""
 
     def release(self) -> None:
-        """Do nothing: each process frees its memory."""
+        """Each process gives back its own."""
 
 
 def load_rows(plan: AgentPlan, found: dict[str, Any]) -> None:
-    """Load the replay of an agent in another process, from its checkpoint `found`.
+    """Fill the replay of an agent that lives in another process, from its checkpoint `found`.
 
     Raises:
-        OSError, ValueError: the rows are missing or damaged.
+        OSError, ValueError: the rows are gone.
     """
     folder, behind = plan.folder.parent / "replay", plan.spec.stack - 1
     copy = ReplayCopy(folder, plan.storage, plan.streams, plan.board.cursor, behind)
