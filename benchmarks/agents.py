@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,8 +56,8 @@ def run(*arguments: str) -> dict[str, Any]:
 
 def all_learn(row: dict[str, Any]) -> bool:
     """Whether every agent has made an update."""
-    own = [value for key, value in row.items() if key.endswith("/updates")]
-    return bool(own) and min(own) > 0
+    updates = [value for key, value in row.items() if key.endswith("/updates")]
+    return bool(updates) and min(updates) > 0
 
 
 def speed() -> list[Row]:
@@ -151,7 +152,7 @@ def sleeping_learner(plan: AgentPlan, control: ControlBoard, device: str, pipe: 
     import torch
 
     from trainer.learning.update import Updater
-    from trainer.roles import learner as learning
+    from trainer.roles import learner_process as learning
 
     def update(self: Updater, batch: Batch) -> torch.Tensor:
         time.sleep(SLEEP_S)
@@ -168,7 +169,7 @@ def sleeping(seconds: float, repeats: int) -> list[Row]:
     The learner processes of agents that should not learn are stopped; the three states take turns.
     """
     from benchmarks import machine, parts
-    from trainer.roles import learner as learning
+    from trainer.roles import learner_process as learning
 
     config = parts.config(
         "preset=treasurehunt", f"env.kwargs.num_agents={SLEEPERS}", "agents.learner=process",
@@ -205,6 +206,13 @@ def sleeping(seconds: float, repeats: int) -> list[Row]:
         finally:
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
+    return sleepers_rows(turns)
+
+
+def sleepers_rows(turns: Sequence[Sequence[Sequence[float]]]) -> list[Row]:
+    """The rows of `sleeping`: of each turn what was measured with no, one and all agents learning."""
+    from benchmarks import parts
+
     one, all_of_them = ([turn[state][0] for turn in turns] for state in (1, 2))
     alone, beside = ([turn[state][1] for turn in turns] for state in (0, 2))
     paces = f"{statistics.median(one):.1f} updates/s of one alone, {statistics.median(all_of_them):.1f} of the slowest"

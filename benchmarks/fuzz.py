@@ -87,6 +87,7 @@ NUMBERS: dict[str, tuple[float, float, float, float]] = {
 ONLY_WITH = {"schedule.frames_per_round", "schedule.episodes_per_round", "schedule.updates_per_round"}  # rounds
 MAY_BE_NULL = {
     "env.max_episode_steps", "env.instance_key", "algorithm.target_tau", "collector.num_workers", "replay.scratch_dir",
+    "replay.start_from",
     "learner.learning_rate_end", "learner.max_grad_norm", "schedule.frames_per_update", "schedule.episodes_per_update",
     "schedule.tolerance_frames", "schedule.frames_per_round", "schedule.episodes_per_round",
     "schedule.updates_per_round", "evaluator.stop_at_return", "evaluator.final_max_seconds",

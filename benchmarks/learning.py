@@ -188,15 +188,15 @@ def rows(runs: Iterable[dict[str, Any]]) -> list[Row]:
     for task in TASKS:
         lines = []
         for algorithm in task.algorithms:
-            own = [run for run in runs if (run["task"], run["algorithm"]) == (task.name, algorithm)]
-            if not own:
+            trials = [run for run in runs if (run["task"], run["algorithm"]) == (task.name, algorithm)]
+            if not trials:
                 continue
-            returns = [run["return"] for run in own]
+            returns = [run["return"] for run in trials]
             low, high = interval(returns)
-            minutes = statistics.median(run["wall_s"] for run in own) / 60
+            minutes = statistics.median(run["wall_s"] for run in trials) / 60
             detail = (
-                f"IQM {figure(interquartile_mean(returns))} [{figure(low)}, {figure(high)}], {len(own)} seeds, "
-                f"{statistics.median(run['frames'] for run in own):,.0f} frames, {minutes:.1f} min"
+                f"IQM {figure(interquartile_mean(returns))} [{figure(low)}, {figure(high)}], {len(trials)} seeds, "
+                f"{statistics.median(run['frames'] for run in trials):,.0f} frames, {minutes:.1f} min"
             )
             lines.append(Row(f"{task.name}, {algorithm}", statistics.median(returns), "", detail=detail))
         if lines:
@@ -227,8 +227,8 @@ def write_table(runs: Iterable[dict[str, Any]]) -> None:
         "",
     ]
     for task in TASKS:
-        own = [run for run in runs if run["task"] == task.name]
-        if not own:
+        trials = [run for run in runs if run["task"] == task.name]
+        if not trials:
             continue
         parts.append(f"## {task.name}\n\nBar: {task.bar:g} ({task.reference})\n")
         parts.append(
@@ -236,15 +236,15 @@ def write_table(runs: Iterable[dict[str, Any]]) -> None:
             "|---|---|---|---|---|---|---|---|---|---|"
         )
         for algorithm in task.algorithms:
-            of = [run for run in own if run["algorithm"] == algorithm]
+            of = [run for run in trials if run["algorithm"] == algorithm]
             if of:
                 parts.append(line(algorithm, of, machines))
         parts.append("")
-        parts += footnotes(own)
-        commands = {run["algorithm"]: run["command"] for run in reversed(own)}  # of each one's first seed
+        parts += footnotes(trials)
+        commands = {run["algorithm"]: run["command"] for run in reversed(trials)}  # of each one's first seed
         parts += [f"    {commands[name]}" for name in task.algorithms if name in commands]
         picture = FOLDER / f"{slug(task.name)}.png"
-        draw(task, own, picture)
+        draw(task, trials, picture)
         parts.append(f"\n![{task.name}](learning/{picture.name})\n")
     if NOTES.exists():
         parts.append(NOTES.read_text().rstrip())

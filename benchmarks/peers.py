@@ -87,7 +87,7 @@ def run(command: Sequence[str]) -> dict[str, Any]:
 def commands(comparison: Comparison, args: argparse.Namespace) -> dict[str, dict[str, list[str]]]:
     """The command lines of each side, `ours` and `theirs`, by the name of the choice."""
     steps = str(round(WORKS[comparison.env_id].steps * args.share))
-    own = [sys.executable, "-m", "benchmarks.peer_ours", "--env", comparison.env_id, "--steps", steps]
+    ours = [sys.executable, "-m", "benchmarks.peer_ours", "--env", comparison.env_id, "--steps", steps]
     if comparison.peer.startswith("TorchRL"):
         other = [sys.executable, "-m", "benchmarks.peer_torchrl", "--steps", steps]
     else:
@@ -100,7 +100,7 @@ def commands(comparison: Comparison, args: argparse.Namespace) -> dict[str, dict
             for threads in THREADS
         }
 
-    return {"ours": choices(own, comparison.envs), "theirs": choices(other, comparison.their_envs or comparison.envs)}
+    return {"ours": choices(ours, comparison.envs), "theirs": choices(other, comparison.their_envs or comparison.envs)}
 
 
 Lines = dict[str, list[dict[str, Any]]]  # what a side's drivers printed, for each choice in words

@@ -60,11 +60,11 @@ def main() -> None:
             times[count] += found
     rows = []
     for count, of in times.items():
-        own = sorted(of)
+        ordered = sorted(of)
         detail = f"{len(of)} of them, of {numel:,} parameters; {taken[count]} of {count} workers took a version"
         rows += [
-            Row(f"publish, {count} workers, median", statistics.median(own), "ms", BAR_MS, True, detail),
-            Row(f"publish, {count} workers, 99 % are below", own[int(0.99 * len(own))], "ms", None, True),
+            Row(f"publish, {count} workers, median", statistics.median(ordered), "ms", BAR_MS, True, detail),
+            Row(f"publish, {count} workers, 99 % are below", ordered[int(0.99 * len(ordered))], "ms", None, True),
         ]
     ratio = statistics.median(times[counts[1]]) / statistics.median(times[counts[0]])
     rows.append(Row(f"publish, {counts[1]} workers / one", ratio))

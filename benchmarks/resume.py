@@ -88,6 +88,7 @@ def run(preset: str, words: tuple[str, ...], seed: int) -> list[Row]:
 def checkpoint() -> list[Row]:
     """The first and a later checkpoint of a full replay of a million CartPole rows, while collection goes on."""
     from benchmarks import parts
+    from trainer.roles import pace
     from trainer.training.saving import save
 
     config = parts.config(
@@ -97,7 +98,7 @@ def checkpoint() -> list[Row]:
     found = []
     with parts.opened(config) as system:
         board = system.learners.local[0].board
-        system.learners.local[0].open_limit()
+        pace.open_limit(system.learners.local[0])
         while board.cursor.sum() < ROWS:
             time.sleep(0.1)
             system.check()

@@ -74,7 +74,9 @@ class CountingWorld:
     def set_state(self, state: dict[str, Any], actions: Any) -> list[Observation]:
         """Restore the `state` of another one, and return the observation there."""
         set_state(self, state["own"])
-        return [vector.set_state(own, None) for vector, own in zip(self._vectors, state["vectors"], strict=True)]
+        return [
+            vector.set_state(its_state, None) for vector, its_state in zip(self._vectors, state["vectors"], strict=True)
+        ]
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""

@@ -28,6 +28,12 @@ def is_path(text: Any) -> bool:
     return isinstance(text, str) and _PATH.fullmatch(text) is not None
 
 
+def path_and_arguments(given: Any, word: str) -> tuple[str, dict[str, Any]]:
+    """Path and arguments of an element of a list of parts: a path, or a mapping with the path under `word`."""
+    kwargs = dict(given) if isinstance(given, dict) else {word: given}
+    return kwargs.pop(word), kwargs
+
+
 def part_at(path: str) -> Any:
     """Import the module of a path, and return its object.
 

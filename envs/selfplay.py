@@ -73,8 +73,8 @@ class Opponents:
         kinds = self.kind[rows, game.to_move[rows]]
         actions = np.zeros(len(rows), np.int64)
         for kind in np.unique(kinds):
-            own = kinds == kind
-            actions[own] = self._players[kind](game, self.generator, rows[own])
+            theirs = kinds == kind
+            actions[theirs] = self._players[kind](game, self.generator, rows[theirs])
         return actions
 
     def ended(self, game: Any, rows: NDArray[np.int64], seats: NDArray[np.int64]) -> None:
@@ -145,8 +145,8 @@ class SelfPlay:
         self._over[:] = np.where(back.showing, back.over, self.game.over)
         np.logical_not(self._over, out=self.present[0])
         truncated = getattr(self.game, "truncated", None)  # bool [N, P], for games that can be cut off
-        own = False if truncated is None else self._over & truncated[self._rows, self.seat]
-        self._cut[:] = np.where(back.showing, back.cut, own)
+        cut = False if truncated is None else self._over & truncated[self._rows, self.seat]
+        self._cut[:] = np.where(back.showing, back.cut, cut)
         np.logical_and(self._over, ~self._cut, out=self._terminated)
         return [(self._observe(), reward, self._terminated, self._cut)]
 
@@ -154,8 +154,8 @@ class SelfPlay:
         """The state without the opponents'; None if the game has none."""
         game = self.game.state()
         kept = ("seat", "_episode", "_early", "_over", "_cut", "_legal")
-        own = {name: torch.from_numpy(getattr(self, name).copy()) for name in kept}
-        return None if game is None else {"game": game, "own": own, "playback": self._playback.state()}
+        arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in kept}
+        return None if game is None else {"game": game, "own": arrays, "playback": self._playback.state()}
 
     def set_state(self, state: dict[str, Any], actions: Any) -> list[Observation]:
         """Restore the `state` of another one, and return the observation there."""
@@ -209,9 +209,9 @@ class SelfPlay:
             if not len(rows):
                 return
             self._actions[rows] = self.opponents.act(game, rows)
-            own = rows[self.opponents.own[rows, game.to_move[rows]]]
-            if len(own):
-                self._playback.decided(own, game.to_move[own], game.observe(own), self._actions[own])
+            learned = rows[self.opponents.own[rows, game.to_move[rows]]]
+            if len(learned):
+                self._playback.decided(learned, game.to_move[learned], game.observe(learned), self._actions[learned])
             game.step(self._actions, where=waiting)
             self._pay(waiting, reward)
 

@@ -14,15 +14,25 @@ import torch
 PLAIN = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
-def state_of(thing: Any) -> dict[str, Any]:
-    """The attributes of an object as tensors, numbers and states of generators, nested as they are."""
-    return {name: kept for name, value in vars(thing).items() if (kept := _kept(value)) is not None}
+def state_of(thing: Any, *parts: Any) -> dict[str, Any]:
+    """The attributes of an object as tensors, numbers and states of generators, nested as they are.
+
+    Args:
+        thing: the object.
+        parts: that have some of its state: their attributes are among its own, with an underscore before the name.
+    """
+    attributes = dict(vars(thing))
+    for part in parts:
+        attributes |= {f"_{name}": value for name, value in vars(part).items()}
+    return {name: kept for name, value in attributes.items() if (kept := _kept(value)) is not None}
 
 
-def set_state(thing: Any, state: dict[str, Any]) -> None:
+def set_state(thing: Any, state: dict[str, Any], *parts: Any) -> None:
     """Restore the `state_of` another object that was made alike. Arrays are written in place, as there are views."""
-    for name, kept in state.items():
-        setattr(thing, name, _put(getattr(thing, name, None), kept))
+    owners = {f"_{name}": (part, name) for part in parts for name in vars(part)}
+    for key, kept in state.items():
+        owner, name = owners.get(key, (thing, key))
+        setattr(owner, name, _put(getattr(owner, name, None), kept))
 
 
 def generator_state(env: Any) -> Any:
@@ -66,7 +76,7 @@ def _put(mine: Any, kept: Any) -> Any:
             items[name] = _put(items.get(name), item)
         return items
     if isinstance(kept, list):
-        own = mine if isinstance(mine, list | tuple) and len(mine) == len(kept) else [None] * len(kept)
-        put = [_put(old, new) for old, new in zip(own, kept, strict=True)]
+        present = mine if isinstance(mine, list | tuple) and len(mine) == len(kept) else [None] * len(kept)
+        put = [_put(old, new) for old, new in zip(present, kept, strict=True)]
         return tuple(put) if isinstance(mine, tuple) else put
     return kept

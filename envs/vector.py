@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 
 from trainer.envs import life, masks
 from trainer.envs.closing import close_all
-from trainer.envs.faults import ALONE, Unfit, fault_of_step, is_its_own, is_looked_at, pair_of, warn, words_of
+from trainer.envs.episodes import Episodes
+from trainer.envs.faults import ALONE, Unfit, fault_of_step, is_its_own, is_looked_at, pair_of, words_of
+from trainer.envs.observing import ObservationWriter
 from trainer.envs.spaces import Field
 from trainer.envs.spec import EnvError, EnvSpec
 from trainer.envs.state import generator_state, set_state, state_of
-from trainer.envs.writing import allocate, fault_of, outside, row_writer
 
 Observation = dict[str, NDArray[Any]]
 Step = tuple[Observation, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]
@@ -36,15 +37,9 @@ class SyncVector:
     """N sub-environments of one kind, stepped in turn."""
 
     def __init__(
-        self,
-        spec: EnvSpec,
-        fields: Sequence[Field],
-        build: Callable[[], Any],
-        num_envs: int,
-        autoreset: bool = True,
-        clip_rewards: bool = False,
-        mask_key: str = "action_mask",
-    ) -> None:
+        self, spec: EnvSpec, fields: Sequence[Field], build: Callable[[], Any], num_envs: int, autoreset: bool = True,
+        clip_rewards: bool = False, mask_key: str = "action_mask",
+    ) -> None:  # fmt: skip
         """Create it.
 
         Args:
@@ -61,48 +56,16 @@ class SyncVector:
             EnvError: a sub-environment could not be made; the sentence says which.
         """
         self.spec, self.num_envs = spec, num_envs
-        self._fields, self._autoreset, self._clip = fields, autoreset, clip_rewards
-        self._seeds: list[int | None] = [None] * num_envs
-        self._vector_step = 0
-        self._started = [-1] * num_envs  # vector step at which the episode began; -1 before the first reset
-        self._observation = allocate(fields, num_envs)
-        self._writers = [row_writer(field, self._observation[field.leaf.name]) for field in fields]
-        self._mask: NDArray[np.bool_] | None = None
-        self._mask_key, self._mask_field = mask_key, [f for f in fields if f.leaf.name == "action_mask"]
-        if spec.action.has_mask:
-            shape = (num_envs, spec.num_actions)
-            self._mask = self._observation.setdefault("action_mask", np.ones(shape, bool))
-            self._mask_before = np.ones(shape, bool)
+        self._autoreset, self._clip = autoreset, clip_rewards
+        self._episodes = Episodes(spec.id, num_envs)
         self.raw_reward = np.zeros(num_envs, np.float32)
         self._reward = np.zeros(num_envs, np.float32) if clip_rewards else self.raw_reward
-        self._terminated = np.zeros(num_envs, bool)
-        self._truncated = np.zeros(num_envs, bool)
-        self._over = [False] * num_envs  # whether the episode has ended
-        self._rows: list[Any] = [None] * num_envs
-        self._infos: list[Any] = [None] * num_envs
-        self._build_all(build)
+        self.envs = build_all(build, num_envs, self._episodes)
         self._env_steps = [env.step for env in self.envs]
         self._bare = [env.unwrapped for env in self.envs]
-        self._mask_methods = [masks.method_of(env) for env in self.envs] if spec.mask_source == "method" else []
-        self._said: set[str] = set()  # warnings that were given
-        self._begun: list[dict[str, Any]] = [
-            {} for _ in range(num_envs)
-        ]  # seed or generator's state at each episode's reset
-
-    def _build_all(self, build: Callable[[], Any]) -> None:
-        self.envs: list[Any] = []
-        try:
-            for _ in range(self.num_envs):
-                self.envs.append(build())
-                life.beat()
-        except BaseException as error:
-            index = len(self.envs)
-            close_all(self.envs, self.spec.id)
-            if isinstance(error, EnvError) or not is_its_own(error):
-                raise
-            words = words_of(error)
-            alone = f"; {ALONE}" if index and ALONE not in words else ""
-            raise self._failure(index, "its constructor", f"{words}{alone}") from error
+        methods = [masks.method_of(env) for env in self.envs] if spec.mask_source == "method" else []
+        self._writer = ObservationWriter(spec, fields, mask_key, methods, self._episodes)
+        self._observation = self._writer.observation
 
     def reset(self, seed: int | None = None) -> Observation:
         """Reset every sub-environment, number i with `seed + i`; with None unseeded.
@@ -111,10 +74,8 @@ class SyncVector:
             EnvError: a sub-environment failed; the sentence says which, its seed and its step.
         """
         for index in range(self.num_envs):
-            if seed is not None:
-                self._seeds[index] = seed + index
-            self._start(index, self._seeds[index] if seed is not None else None)
-        self._write_observation()
+            self._start(index, None if seed is None else seed + index)
+        self._writer.write()
         return self._observation
 
     def reset_where(self, mask: NDArray[np.bool_]) -> Observation:
@@ -125,7 +86,7 @@ class SyncVector:
         """
         for index in np.flatnonzero(mask).tolist():
             self._start(index, None)
-        self._write_observation()
+        self._writer.write()
         return self._observation
 
     def step(self, action: NDArray[Any]) -> Step:
@@ -145,9 +106,10 @@ class SyncVector:
         """
         # The elements are np.int64, as those of action_space.sample(), with which environments are tested.
         actions = list(self.spec.action.for_env(action))
-        rows, infos, over = self._rows, self._infos, self._over
-        reward, terminated, truncated = self.raw_reward, self._terminated, self._truncated
-        self._vector_step += 1
+        episodes, reward = self._episodes, self.raw_reward
+        rows, infos, over = episodes.rows, episodes.infos, episodes.over
+        terminated, truncated = episodes.terminated, episodes.truncated
+        episodes.vector_step += 1
         index, result, beat = 0, None, life.watcher()
         try:
             for index, env_step in enumerate(self._env_steps):
@@ -162,34 +124,33 @@ class SyncVector:
         except BaseException as error:
             if not is_its_own(error):
                 raise
-            ours = (
-                error.__traceback__ is not None and error.__traceback__.tb_next is None
-            )  # raised here, not by its step
-            words = (fault_of_step(result) if ours else None) or words_of(error)
-            raise self._failure(index, f"step with action {actions[index]}", words) from error
-        self._over = (terminated | truncated).tolist()
+            here = getattr(error.__traceback__, "tb_next", error) is None  # raised here, not by its step
+            words = (fault_of_step(result) if here else None) or words_of(error)
+            raise episodes.failure(index, f"step with action {actions[index]}", words) from error
+        episodes.over = (terminated | truncated).tolist()
         if not np.isfinite(reward).all():
             index = int(np.flatnonzero(~np.isfinite(reward))[0])
             words = f"its reward is {reward[index]}, which is no finite number of float32"
-            raise self._failure(index, "step", words) from Unfit(words)
-        closely = is_looked_at(self._vector_step)
+            raise episodes.failure(index, "step", words) from Unfit(words)
+        closely = is_looked_at(episodes.vector_step)
         if closely and result is not None and (fault := fault_of_step(result)) is not None:
-            raise self._failure(index, "step", fault) from Unfit(fault)
-        self._write_observation(closely)
+            raise episodes.failure(index, "step", fault) from Unfit(fault)
+        self._writer.write(closely)
         if self._clip:
             np.sign(reward, out=self._reward)
         return self._observation, self._reward, terminated, truncated
 
     def info_of(self, index: int) -> Mapping[Any, Any]:
         """The `info` that sub-environment `index` returned last."""
-        info = self._infos[index]
+        info = self._episodes.infos[index]
         return info if isinstance(info, Mapping) else {}
 
     def state(self) -> dict[str, Any] | None:
         """How the running episodes began, and the arrays; None if an episode cannot be repeated (`generator_state`)."""
-        if any(begun.get("generator", begun) is None for begun in self._begun):
+        begun = self._episodes.begun
+        if any(one.get("generator", one) is None for one in begun):
             return None
-        return {"begun": list(self._begun), "own": state_of(self)}
+        return {"begun": list(begun), "own": state_of(self, self._episodes, self._writer)}
 
     def set_state(self, state: dict[str, Any], actions: list[NDArray[Any]]) -> Observation:
         """Restore the `state` of another vector, by playing its running episodes again.
@@ -205,32 +166,33 @@ class SyncVector:
             EnvError: as in `step`.
             ValueError: the observation is another one than before: the environment is not fully seeded.
         """
-        for index, (begun, own) in enumerate(zip(state["begun"], actions, strict=True)):
+        for index, (begun, taken) in enumerate(zip(state["begun"], actions, strict=True)):
             if "generator" in begun:
                 self._bare[index].np_random.bit_generator.state = begun["generator"]
             self._start(index, begun.get("seed"))
-            self._begun[index] = begun
-            self._play_again(index, list(self.spec.action.for_env(own)))
-        self._write_observation()
+            self._episodes.begun[index] = begun
+            self._play_again(index, list(self.spec.action.for_env(taken)))
+        self._writer.write()
         shown = {name: array.copy() for name, array in self._observation.items()}
-        set_state(self, state["own"])
+        set_state(self, state["own"], self._episodes, self._writer)
         for name, array in shown.items():
             if not np.array_equal(array, self._observation[name]):
                 raise ValueError(f"{self.spec.id} showed another {name} when its episodes were played again")
         return self._observation
 
     def _play_again(self, index: int, actions: list[Any]) -> None:
+        episodes = self._episodes
         for number, action in enumerate(actions, 1):
-            if number == len(actions) and self._mask is not None:
-                self._write_observation()  # its mask is used if the last step truncates the episode
+            if number == len(actions) and self.spec.action.has_mask:
+                self._writer.write()  # its mask is used if the last step truncates the episode
             try:
-                self._rows[index], _, terminated, truncated, self._infos[index] = self._env_steps[index](action)
+                episodes.rows[index], _, terminated, truncated, episodes.infos[index] = self._env_steps[index](action)
             except BaseException as error:
                 if not is_its_own(error):
                     raise
-                raise self._failure(index, f"step with action {action}, played again", words_of(error)) from error
-            self._terminated[index], self._truncated[index] = terminated, truncated
-            self._over[index] = bool(terminated or truncated)
+                raise episodes.failure(index, f"step with action {action}, played again", words_of(error)) from error
+            episodes.terminated[index], episodes.truncated[index] = terminated, truncated
+            episodes.over[index] = bool(terminated or truncated)
             life.beat()
 
     def render(self) -> Any:
@@ -244,7 +206,7 @@ class SyncVector:
         except BaseException as error:
             if not is_its_own(error):
                 raise
-            raise self._failure(0, "render", words_of(error)) from error
+            raise self._episodes.failure(0, "render", words_of(error)) from error
 
     def close(self) -> None:
         """Close every sub-environment; a failure is only a warning, as nothing is lost by it."""
@@ -257,83 +219,38 @@ class SyncVector:
         self.raw_reward[index] = 0.0
 
     def _start(self, index: int, seed: int | None) -> None:
+        episodes = self._episodes
         try:
-            if seed is None:
-                self._begun[index] = {"generator": generator_state(self._bare[index])}
-            else:
-                self._begun[index] = {"seed": seed}
-            self._rows[index], self._infos[index] = pair_of(self.envs[index].reset(seed=seed))
+            if seed is not None:
+                episodes.seeds[index] = seed
+            begun = {"generator": generator_state(self._bare[index])} if seed is None else {"seed": seed}
+            episodes.begun[index] = begun
+            episodes.rows[index], episodes.infos[index] = pair_of(self.envs[index].reset(seed=seed))
         except BaseException as error:
             if not is_its_own(error):
                 raise
-            raise self._failure(index, "reset", words_of(error)) from error
+            raise episodes.failure(index, "reset", words_of(error)) from error
         life.beat()
-        self._started[index] = self._vector_step
-        self._over[index] = self._terminated[index] = self._truncated[index] = False
+        episodes.started[index] = episodes.vector_step
+        episodes.over[index] = episodes.terminated[index] = episodes.truncated[index] = False
 
-    def _write_observation(self, closely: bool = True) -> None:
-        if self._mask is not None:
-            np.copyto(self._mask_before, self._mask)
-        try:
-            for write in self._writers:
-                write(self._rows)
-        except Exception as error:
-            faults = [(index, fault_of(self._fields, row)) for index, row in enumerate(self._rows)]
-            index, fault = next(((i, f) for i, f in faults if f is not None), (0, words_of(error)))
-            raise self._failure(index, "step", fault) from error
-        if self._mask is not None:
-            if not self._mask_field:
-                self._read_masks(self._mask, closely)
-            stuck = masks.complete(self._mask, self._mask_before, self._terminated, self._truncated)
-            if stuck is not None:
-                self._warn("mask", f"sub-environment {stuck} (seed {self._seeds[stuck]}): {masks.NOTHING_LEGAL}")
-        if closely:
-            self._look_closely()
 
-    def _read_masks(self, out: NDArray[np.bool_], closely: bool) -> None:
-        key, methods = self._mask_key, self._mask_methods
-        for index, info in enumerate(self._infos):
-            if self._over[index] and self._terminated[index]:
-                out[index] = True  # no action is chosen there, and no value bootstrapped from
-                continue
-            try:
-                mask = methods[index]() if methods else info.get(key) if info else None
-                if mask is not None or not self._over[index]:  # else the mask of the step before stays
-                    masks.take(mask, out[index], "action_masks()" if methods else f"info[{key!r}]", closely)
-            except BaseException as error:
-                if not is_its_own(error):
-                    raise
-                raise self._failure(index, "step", words_of(error)) from error
+def build_all(build: Callable[[], Any], num_envs: int, episodes: Episodes) -> list[Any]:
+    """Make all sub-environments.
 
-    def _look_closely(self) -> None:
-        """Warn, once for each, of what the environment may mean in another way."""
-        for field in self._fields:
-            if (told := outside(field, self._observation[field.leaf.name])) is not None:
-                self._warn(field.leaf.name, f"sub-environment {told[0]} (seed {self._seeds[told[0]]}): {told[1]}")
-        for index, row in enumerate(self._rows if self._mask_field else []):
-            if (fault := fault_of(self._mask_field, row)) is not None:
-                raise self._failure(index, "step", fault) from Unfit(fault)
-        if self._mask is not None:
-            return
-        for index, info in enumerate(self._infos):
-            if info and self._mask_key in info:
-                raise self._failure(
-                    index, "step", f"info[{self._mask_key!r}] came with a step and not with reset: give it with both"
-                )
-            for like in masks.look_alikes(info or {}, self.spec.action):
-                self._warn(like, like)
-
-    def _warn(self, key: str, text: str) -> None:
-        if key not in self._said:
-            self._said.add(key)
-            warn(f"{self.spec.id}: {text}")
-
-    def _failure(self, index: int, doing: str, words: str) -> EnvError:
-        seed = self._seeds[index]
-        when = "before its first reset"
-        if self._started[index] >= 0:
-            when = f"in step {self._vector_step - self._started[index]} of its episode, step {self._vector_step} of all"
-        return EnvError(
-            f"{self.spec.id}: sub-environment {index} ({'unseeded' if seed is None else f'seed {seed}'}) failed in "
-            f"{doing}, {when}: {words}"
-        )
+    Raises:
+        EnvError: one could not be made; those before it are closed.
+    """
+    envs: list[Any] = []
+    try:
+        for _ in range(num_envs):
+            envs.append(build())
+            life.beat()
+    except BaseException as error:
+        close_all(envs, episodes.env_id)
+        if isinstance(error, EnvError) or not is_its_own(error):
+            raise
+        words = words_of(error)
+        alone = f"; {ALONE}" if envs and ALONE not in words else ""
+        raise episodes.failure(len(envs), "its constructor", f"{words}{alone}") from error
+    return envs

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer.envs.faults import is_its_own, words_of
-from trainer.envs.import_paths import NoPart, function_at
+from trainer.envs.import_paths import NoPart, function_at, path_and_arguments
 from trainer.envs.spec import EnvError
 
 
@@ -45,8 +45,7 @@ def wrapped(single: Any, env: Any) -> Any:
         EnvError: a wrapper cannot be imported, or failed.
     """
     for one in env.wrappers:
-        kwargs = dict(one) if isinstance(one, dict) else {"wrapper": one}
-        path = kwargs.pop("wrapper")
+        path, kwargs = path_and_arguments(one, "wrapper")
         try:
             single = function_at(path, ("env",), tuple(kwargs))(single, **kwargs)
         except NoPart as error:

@@ -46,11 +46,9 @@ def row_writer(field: Field, out: NDArray[Any]) -> Callable[[Sequence[Any]], Non
             else:
                 np.concatenate(observations, out=merged, casting=casting)
         except TypeError:  # another type than its space declares, but the values may fit
-            for row, value in zip(target, observations, strict=True):
-                _copy_exactly(field, value, row)
+            _copy_each(field, observations, target)
         if not check():
-            for value in observations:
-                _require(_fault(field, value))
+            _require_each(field, observations)
 
     return write
 
@@ -72,11 +70,9 @@ def batch_writer(field: Field, out: NDArray[Any]) -> Callable[[Any], None]:
         try:
             np.copyto(target, array.reshape(out.shape), casting=casting)
         except TypeError:
-            for row, value in zip(target, array, strict=True):
-                _copy_exactly(field, value, row)
+            _copy_each(field, array, target)
         if not check():
-            for value in array:
-                _require(_fault(field, value))
+            _require_each(field, array)
 
     return write
 
@@ -235,14 +231,17 @@ def _target(field: Field, out: NDArray[Any]) -> tuple[NDArray[Any], Any]:
     return out, "safe"
 
 
-def _copy_exactly(field: Field, value: Any, out: NDArray[Any]) -> None:
-    _require(_fault(field, value))
-    np.copyto(out, np.reshape(np.asarray(value), out.shape), casting="unsafe")
+def _copy_each(field: Field, values: Iterable[Any], out: NDArray[Any]) -> None:
+    """Copy one value after another into the rows of `out`, whatever their types, if none is changed by it."""
+    for row, value in zip(out, values, strict=True):
+        _require_each(field, [value])
+        np.copyto(row, np.reshape(np.asarray(value), row.shape), casting="unsafe")
 
 
-def _require(fault: str | None) -> None:
-    if fault is not None:
-        raise Unfit(fault)
+def _require_each(field: Field, values: Iterable[Any]) -> None:
+    for value in values:
+        if (fault := _fault(field, value)) is not None:
+            raise Unfit(fault)
 
 
 def _is_mask(field: Field) -> bool:

@@ -40,13 +40,18 @@ SMALL: dict[str, dict[str, Any]] = {
     "faults": {"max_failures": 0},  # a test that wants to see a worker come again says so
 }
 
-# The files that take longest begin first, so that neither worker of pytest-xdist ends long after the other.
-LONGEST = ("test_jobs.py", "test_resume.py", "test_faults.py", "test_shutdown.py", "test_programs.py")
+# The files that take longest begin first, so that no worker of pytest-xdist ends long after the others.
+LONGEST = (
+    "test_jobs.py", "test_agents.py", "test_resume.py", "test_shared.py", "test_faults.py", "test_final.py",
+    "test_resume_exactly.py", "test_shared_device.py", "test_shutdown.py", "test_family.py", "test_programs.py",
+    "test_wheel.py",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Move the longest files to the front; within a file, and among all others, the order stays."""
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
 
 
 # Where the main of each program stands; `python -m trainer.run` is a thin file that calls it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from trainer.roles.agents import plan_agents
 from trainer.roles.learner import Learner
 from trainer.roles.rollout import CollectorPlan, Rollout
 from trainer.roles.shared_memory import SharedMemoryLink
+from trainer.selfplay.opponents import against_pool
 from trainer.selfplay.pool import LATEST, open_pool
 
 GAME = {"id": "tictactoe", "backend": "game"}
@@ -71,7 +73,8 @@ def played(config: Config, folder: Path) -> tuple[Rollout, Any, list[list[Moves]
     world.game.step = watched
     pool = open_pool(config, folder, plan.weights.numel, 1)
     link = SharedMemoryLink(ControlBoard(1), [plan], 0)
-    rollout = Rollout(CollectorPlan(config, (plan,), 0, pool=pool), link, world, [make_policy(config, plan.spec)])
+    worker = CollectorPlan(config, (plan,), 0, opponents=partial(against_pool, pool))
+    rollout = Rollout(worker, link, world, [make_policy(config, plan.spec)])
     for _ in range(STEPS):
         rollout.step([0])
     return rollout, plan, games
@@ -137,11 +140,11 @@ def test_they_count_as_frames_and_not_as_games(config: Config, tmp_path: Path) -
     final = rows["final"][:STEPS]
     assert board.total_frames() == (~final).sum()
     finished = int(board.episodes_done[0])
-    assert finished == rollout.pool.results[0, LATEST].sum()
+    assert finished == rollout.opponents.pool.results[0, LATEST].sum()
     assert sum(len(own) for own in games) - N <= finished <= sum(len(own) for own in games)
     assert abs(2 * finished - final.sum()) <= 2 * N  # half of the episodes
     returns = board.episodes[0, :finished, 0]
-    won, drawn, lost = rollout.pool.results[0, LATEST]
+    won, drawn, lost = rollout.opponents.pool.results[0, LATEST]
     assert [(returns == sign).sum() for sign in (1, 0, -1)] == [won, drawn, lost]
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import gymnasium
 import numpy as np
 import pytest
+from trainer.replay.transitions import Transitions
 
 from trainer.commands import export_dataset
 from trainer.config.fields import ConfigError
@@ -17,7 +18,6 @@ from trainer.envs import EnvSpec, Leaf
 from trainer.envs.actions import DiscreteAction
 from trainer.replay.on_disk import ReplayCopy, open_copy
 from trainer.replay.streams import StreamLayout, open_storage, row_spec
-from trainer.replay.transitions import Transitions
 from trainer.run_folder import checkpoint
 
 minari = pytest.importorskip("minari")

@@ -31,9 +31,8 @@ from trainer.host.resources import prepare_process
 from trainer.learning.feed import Batch, Feed, to_tensordict
 from trainer.learning.gradients import parameter_groups
 from trainer.learning.update import NotFinite, Updater, linear
-from trainer.replay.buffer import StreamReplay
+from trainer.replay.buffer import StreamReplay, Transitions
 from trainer.replay.streams import StreamLayout, open_storage
-from trainer.replay.transitions import Transitions
 from trainer.replay.uniform import StreamSampler
 from trainer.run_folder import checkpoint
 

@@ -215,3 +215,23 @@ def test_what_cannot_be_imported_leaves_no_folder(
     said = capsys.readouterr().err.splitlines()
     assert said[-1].startswith("error: algorithm.network=my_parts:takes_nothing is called with")
     assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("nowhere:x", "callbacks=nowhere:x: there is no module nowhere"),
+        ("my_parts:NUMBER", "callbacks=my_parts:NUMBER is int, and must be a function or a class"),
+        ("my_parts:Broken", "callbacks=my_parts:Broken failed as it was made (OSError: it is broken)"),
+        ("{callback: my_parts:Broken, at: 3}", "callbacks=my_parts:Broken is called with (at=...), and takes ()"),
+        ("my_parts:takes_nothing", "the callback Identity has none of the methods on_row"),
+        ("plain", "callbacks=plain is no import path"),
+    ],
+)
+def test_a_callback_that_cannot_be_is_refused_before_anything_is_started(
+    mine: str, word: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main([*RUN, f"callbacks=[{word}]", f"run_dir={run}"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"error: {sentence}")
+    assert not run.exists()

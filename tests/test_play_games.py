@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,21 +15,23 @@ from trainer.commands import play
 EVERY_CELL = "".join(f"{cell}\n" for cell in range(9)) * 9
 
 
-def test_a_human_plays_in_the_terminal(game_run: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "trainer.play", str(game_run), "--opponent", "human", "--seat", "0", "--seed", "3"]
+def test_a_human_plays_in_the_terminal(
+    game_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "mine.gif"
-    done = subprocess.run(
-        [*command, "--out", str(out)], input=f"x\n9\n\n4\n4\n{EVERY_CELL}", capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0 and done.stderr == ""
-    lines = done.stdout.splitlines()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"x\n9\n\n4\n4\n{EVERY_CELL}"))
+    words = [str(game_run), "--opponent", "human", "--seat", "0", "--seed", "3", "--out", str(out)]
+    assert play.main(words) == 0
+    done = capsys.readouterr()
+    assert done.err == ""
+    lines = done.out.splitlines()
     assert lines[0] == "game 1 of tictactoe: you have seat 0; seat 0 begins"
     assert lines[1:4] == ["0 1 2", "3 4 5", "6 7 8"]
     for typed in ("x", "9", "nothing"):
-        assert f"> {typed} is not legal here: type one of 0, 1, 2, 3, 4, 5, 6, 7, 8" in done.stdout
-    assert "3 X 5" in lines and "> 4 is not legal here: type one of " in done.stdout
-    assert len(re.findall(r"^best \(seat 1\) plays \d$", done.stdout, re.MULTILINE)) in (2, 3, 4)
-    (moves,) = re.findall(r"^game 1: (?:best won|you won|drawn), (\d) moves$", done.stdout, re.MULTILINE)
+        assert f"> {typed} is not legal here: type one of 0, 1, 2, 3, 4, 5, 6, 7, 8" in done.out
+    assert "3 X 5" in lines and "> 4 is not legal here: type one of " in done.out
+    assert len(re.findall(r"^best \(seat 1\) plays \d$", done.out, re.MULTILINE)) in (2, 3, 4)
+    (moves,) = re.findall(r"^game 1: (?:best won|you won|drawn), (\d) moves$", done.out, re.MULTILINE)
     assert len(imageio.imread(out)) == int(moves) + 1
 
 
@@ -52,7 +53,7 @@ def test_every_move_of_both_sides_is_a_picture(
 ) -> None:
     named = {
         "snapshot": str(sorted((game_run / "pool").glob("snapshot_*.pt"))[0]),
-        "policy": str(game_run / "best" / "policy.safetensors"),
+        "policy": str(game_run / "best" / "policy.pt"),
     }
     out = tmp_path / "game.gif"
     arguments = [] if opponent is None else ["--opponent", named.get(opponent, opponent)]

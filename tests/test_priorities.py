@@ -11,7 +11,7 @@ import torch
 from scipy.stats import chisquare
 from torchrl.data.replay_buffers import samplers as torchrl_samplers
 
-from tests.test_replay import GAMMA, Streams, make_streams, sampled
+from tests.replay_streams import GAMMA, Streams, make_streams, sampled
 from trainer.algorithms.targets import first_priority
 from trainer.config.algorithms import DQNConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf

@@ -1,4 +1,4 @@
-"""A run that goes on: what it takes over, and that in rounds nothing tells it from one that was never stopped."""
+"""A run that is resumed: what it takes over, and what may change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,172 +19,16 @@ import numpy as np
 import pytest
 import torch
 
+from tests.resuming import ROOT, go_on, newest, rows_of, stop_at
 from trainer.config.compose import load
 from trainer.config.fields import ConfigError
 from trainer.config.sections import Config
 from trainer.envs.counting import episode_length
-from trainer.host.errors import RunFailed
-from trainer.host.seeds import SEEDS_PER_RUN
+from trainer.host.seeds import SEEDS_PER_RUN, SEEDS_PER_START
 from trainer.learning.feed import flat
 from trainer.run_folder import checkpoint, manifest
 from trainer.run_folder import folder as run_folder
-from trainer.training.playing import snapshot_path
 from trainer.training.train import train
-
-ROOT = Path(__file__).parent.parent
-CARTPOLE = {"id": "CartPole-v1", "backend": "gymnasium"}
-ENVIRONMENTS = {
-    "counting": {},
-    "native vector": CARTPOLE,  # tells its state
-    "played again": {**CARTPOLE, "vectorization": "sync"},
-    "box2d": {"id": "LunarLander-v3", "backend": "gymnasium"},
-    "agents": {"id": "CountingAgents", "backend": "counting_agents"},
-    "game": {"id": "tictactoe", "backend": "game"},
-    "dice": {"id": "ludo", "backend": "game", "kwargs": {"num_players": 4, "encoding": "handcrafted"}},
-    "grid": {"id": "treasurehunt", "backend": "grid", "kwargs": {"num_agents": 2, "height": 9, "width": 9}},
-}
-# Every kind of opponent, drawn by results, against snapshots that come and go during the run.
-OPPONENTS = {
-    "random": 0.2, "scripted": 0.2, "latest": 0.3, "snapshots": 0.3, "random_end": 0.0, "snapshot_every_frames": 300,
-    "pool_size": 3, "active": 2, "sampling": "pfsp", "epsilon": 0.1,
-}  # fmt: skip
-QUICK = {(name, "sequential") for name in ("counting", "native vector", "played again", "agents", "game")}
-QUICK |= {("game", "sync")}
-EVERYTHING = {"noisy": True, "prioritized": True, "n_step": 3, "target_tau": 0.01}
-
-
-def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """Whole rows of a run until now."""
-    path = folder / "metrics.jsonl"
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def stop_at(folder: Path, frames: int, number: int = signal.SIGUSR1) -> None:
-    """Send a signal to this process, as SLURM does, once a run's rows have come so far."""
-
-    def watch() -> None:
-        while max((row["frames"] for row in rows_of(folder)), default=0) < frames:
-            time.sleep(0.005)
-        if not (folder / "summary.json").exists():  # else it has ended, and nobody waits for the signal
-            os.kill(os.getpid(), number)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def go_on(config: Config, **changes: Any) -> dict[str, Any]:
-    return train(replace(config, resume=config.run_dir, **changes), ["resume"])
-
-
-def newest(folder: Path) -> dict[str, Any]:
-    state = checkpoint.newest(folder / "checkpoints")
-    assert state is not None
-    return state
-
-
-def leaves(tree: Any, name: str = "") -> dict[str, Any]:
-    """A nested dict's values by their path."""
-    if isinstance(tree, dict):
-        found = {}
-        for key, value in tree.items():
-            found |= leaves(value, f"{name}/{key}")
-        return found
-    return {name: tree}
-
-
-def differences(first: Any, second: Any) -> list[str]:
-    first, second = leaves(first), leaves(second)
-    same = {
-        key: torch.equal(value, second[key]) if isinstance(value, torch.Tensor) else value == second[key]
-        for key, value in first.items()
-    }
-    return [key for key, equal in same.items() if not equal]
-
-
-@pytest.mark.parametrize(
-    ("name", "schedule"),
-    [
-        # The others differ from these in nothing that is not shown one by one.
-        *(
-            pytest.param(name, schedule, marks=() if (name, schedule) in QUICK else pytest.mark.slow)
-            for schedule in ("sequential", "sync")
-            for name in ENVIRONMENTS
-        ),
-    ],
-)
-def test_in_rounds_a_run_that_is_stopped_and_goes_on_ends_bit_identical(
-    name: str, schedule: str, small_config: Callable[..., Config]
-) -> None:
-    sections = {
-        "env": ENVIRONMENTS[name], "algorithm": {**EVERYTHING, "hidden_sizes": [16]}, "budget_frames": 3_000,
-        "schedule": {"name": schedule}, "logger": {"every_seconds": 0.01},
-        "evaluator": {"every_frames": 500, "num_envs": 2, "final_episodes": 2, "league_games": 0},
-        "opponents": OPPONENTS, "learner": {"learning_rate_schedule": "cosine", "learning_rate_warmup_updates": 300},
-    }  # fmt: skip
-    whole, cut = small_config("whole", **sections), small_config("cut", **sections)
-    train(whole, ["whole"])
-    assert whole.run_dir and cut.run_dir
-    first, second = Path(whole.run_dir), Path(cut.run_dir)
-    stop_at(second, 700)
-    stopped = train(cut, ["cut"])
-    assert (stopped["status"], stopped["stop_signal"]) == ("stopped", signal.SIGUSR1)
-    assert 700 <= stopped["frames"] < 3_000
-    summary = go_on(cut)
-    assert summary["status"] == "finished"
-    assert "bit-identical" not in (second / "log.txt").read_text()
-
-    folders = sorted(path.parent for path in first.rglob("frames_*.pt"))
-    assert len(folders) == (2 if name in ("agents", "grid") else 1)
-    for folder in folders:
-        mine, its = checkpoint.newest(folder), checkpoint.newest(second / folder.relative_to(first))
-        assert mine is not None and its is not None
-        for part in ("learner", "sampler", "limiter", "frames", "frames_of_workers"):
-            assert differences(mine[part], its[part]) == []
-        assert mine["limiter"]["updates"] > 500
-    rows = [path for path in first.rglob("*.bin")]
-    assert len(rows) >= 6
-    for path in rows:
-        assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
-    if name in ("game", "dice"):
-        paths = [folder / "checkpoints" / "last_policy.pt" for folder in (first, second)]
-        pools = [checkpoint.load(path)["run"]["pool"] for path in paths]
-        assert differences(*pools) == []
-        snapshots = sorted((first / "pool").glob("snapshot_*.pt"))
-        assert len(snapshots) == 3
-        for path in snapshots:
-            assert differences(checkpoint.load(path), checkpoint.load(second / "pool" / path.name)) == []
-    if schedule == "sequential":  # else the evaluator has its own pace
-        assert best(first) == best(second)
-
-
-@pytest.mark.slow  # MinAtar takes 20 s of a core; tests/found/test_environments.py has another such environment
-def test_rounds_of_an_environment_that_cannot_go_on_begin_new_episodes(small_config: Callable[..., Config]) -> None:
-    minatar = {"id": "MinAtar/Breakout-v1", "backend": "gymnasium"}
-    schedule = {"name": "sync", "frames_per_update": 40.0}
-    config = small_config(env=minatar, budget_frames=1_500, schedule=schedule, logger={"every_seconds": 0.01})
-    folder = Path(str(config.run_dir))
-    stop_at(folder, 400)
-    train(config, ["first"])
-    assert go_on(config)["status"] == "finished"
-    log = (folder / "log.txt").read_text()
-    assert "warning: MinAtar/Breakout-v1 showed another observation when its episodes were played again" in log
-    assert "so this run will not be bit-identical to one that was not stopped" in log
-
-
-def test_workers_whose_state_an_older_version_kept_begin_new_episodes(small_config: Callable[..., Config]) -> None:
-    """A snapshot without the state of the global generators, as it was before they were kept."""
-    config = small_config(budget_frames=1_000, schedule={"name": "sequential"})
-    folder = Path(str(config.run_dir))
-    train(config, ["first"])
-    path = snapshot_path(folder, 0)
-    checkpoint.write_aside({k: v for k, v in checkpoint.load(path).items() if k != "generators"}, path)
-    assert go_on(config, budget_frames=2_000)["status"] == "finished"
-    log = (folder / "log.txt").read_text()
-    assert "goes on after" in log and "an older version of the trainer kept less of it" in log
-
-
-def best(folder: Path) -> float:
-    return float(checkpoint.load(folder / "best" / "policy.safetensors")["eval_return_mean"])
 
 
 @pytest.fixture(scope="module")
@@ -314,25 +157,25 @@ def test_without_its_replay_a_run_warms_up_anew_and_catches_up_with_nothing(stop
     assert summary["updates"] == updates + (summary["frames"] - frames - 200) // 4
 
 
-def test_second_and_third_resume_find_no_transition_over_a_stop(small_config: Callable[..., Config]) -> None:
+def test_second_resume_finds_no_transition_over_a_stop(small_config: Callable[..., Config]) -> None:
     """What a resume closes in memory reaches the disk, too."""
     config = small_config(budget_frames=1_500, replay={"capacity_frames": 16_000})
     train(config, [])
-    for frames in (3_000, 4_500, 6_000):
+    for frames in (3_000, 4_500):
         go_on(config, budget_frames=frames)
     (folder,) = (Path(str(config.run_dir)) / "replay").iterdir()
     upto = json.loads((folder / "upto.json").read_text())["upto"]
     seen = np.fromfile(folder / "observation.bin", np.float32).reshape(2, 2_000, 4, 4).astype(np.int64)
     final = np.fromfile(folder / "final.bin", bool).reshape(2, 2_000, 4)
-    starts = 0
+    starts, numbers = 0, set()
     for worker, count in enumerate(upto):
         for env in range(4):
             rows, last = seen[worker, :count, env], final[worker, :count, env]
             start = np.flatnonzero(~last[:-1])
             starts += len(start)
             assert (rows[start + 1, :3] == rows[start, :3] + [0, 0, 1]).all()
-            assert len(set(rows[:, 0].tolist())) == 4  # other seeds after each resume
-    assert starts > 5_000
+            numbers |= {number // SEEDS_PER_START for number in rows[:, 0].tolist()}
+    assert starts > 3_750 and len(numbers) == 3  # other seeds after each resume
 
 
 def test_without_its_replay_twice_a_run_warms_up_twice(small_config: Callable[..., Config]) -> None:
@@ -383,22 +226,13 @@ def test_rounds_of_games_follow_the_workers(tmp_path: Path) -> None:
         assert load(words, cores=8).config.schedule == config.schedule
 
 
-def test_second_run_in_the_same_folder_is_refused(small_config: Callable[..., Config]) -> None:
-    config = small_config(budget_frames=1_000_000, env={"kwargs": {"step_seconds": 0.02}})  # while the other one starts
-    assert config.run_dir
-    folder, refused = Path(config.run_dir), []
-
-    def second() -> None:
-        while not (folder / "metrics.jsonl").exists():
-            time.sleep(0.02)
-        command = [sys.executable, "-m", "trainer.run", f"resume={folder}"]
-        refused.append(subprocess.run(command, cwd=ROOT, capture_output=True, text=True))
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=second, daemon=True).start()
-    train(config, ["first"])
-    assert refused[0].returncode == 2
-    assert refused[0].stderr.startswith(f"error: a run is going on in {folder} (pid {os.getpid()} on ")
+def test_second_run_in_the_same_folder_is_refused(
+    small_config: Callable[..., Config], call: Callable[..., Any]
+) -> None:
+    with run_folder.opened(small_config(), ["first"]) as (folder, _):  # the lock is held as by a run
+        refused = call(f"resume={folder}")
+    assert refused.code == 2
+    assert refused.err.startswith(f"error: a run is going on in {folder} (pid {os.getpid()} on ")
 
 
 def test_killed_run_goes_on_from_its_last_checkpoint_and_sweeps_what_it_left(
@@ -406,7 +240,7 @@ def test_killed_run_goes_on_from_its_last_checkpoint_and_sweeps_what_it_left(
 ) -> None:
     folder, node = tmp_path / "run", tmp_path / "node"
     words = [
-        "env.id=Counting", "env.backend=counting", "preset=generic", "budget_frames=6000", "learner.device=cpu",
+        "env.id=Counting", "env.backend=counting", "preset=generic", "budget_frames=3000", "learner.device=cpu",
         "collector.num_workers=1", "collector.envs_per_worker=8", "learner.warmup_frames=200", "learner.batch_size=32",
         "replay.capacity_frames=4000", "checkpoint.save_every_seconds=0.3", "logger.every_seconds=0.1",
         "env.kwargs.step_seconds=0.004", "evaluator.every_frames=0", "evaluator.final_episodes=2",
@@ -431,13 +265,13 @@ def test_killed_run_goes_on_from_its_last_checkpoint_and_sweeps_what_it_left(
     assert done.code == 0, done.err
     assert f"goes on after {frames} frames" in (folder / "log.txt").read_text()
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["status"] == "finished" and summary["frames"] >= 6_000
+    assert summary["status"] == "finished" and summary["frames"] >= 3_000
     assert summary["updates"] == (summary["frames"] - 200) // 4
     assert list(node.iterdir()) == [living] and not list(folder.rglob(".*.partial"))
     lock.close()
     again = call(*words)
     assert again.code == 0
-    assert again.out == f"the run in {folder} is finished: raise budget_frames above 6000 to go on\n"
+    assert again.out == f"the run in {folder} is finished: raise budget_frames above 3000 to go on\n"
 
 
 @pytest.mark.parametrize(
@@ -484,50 +318,3 @@ def test_resume_names_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name the folder, as run_dir=PATH"):
         load(["resume=auto"])
     assert load(["resume=auto", f"run_dir={tmp_path / 'new'}"]).config.resume is None
-
-
-def test_full_disk_costs_a_checkpoint_but_not_the_run(
-    tmp_path: Path, small_config: Callable[..., Config], small_disk: Callable[[Path, str], None]
-) -> None:
-    """A real small disk that fills up: training goes on, the end says what to do, the checkpoint before is whole."""
-    disk = tmp_path / "run"
-    small_disk(disk, "size=1500k")
-    scratch = str(tmp_path / "scratch")
-    config = small_config(budget_frames=20_000, checkpoint={"save_every_seconds": 0.3}, replay={"scratch_dir": scratch})
-
-    def fill() -> None:
-        while not checkpoint.numbered(disk / "checkpoints"):
-            time.sleep(0.02)
-        time.sleep(0.5)
-        with open(disk / "filler", "wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(4096))
-            except OSError:
-                return  # it is full
-
-    threading.Thread(target=fill, daemon=True).start()
-    with pytest.raises(RunFailed, match="the checkpoint could not be written .*No space left.*make room in"):
-        train(config, ["full"])
-    state = newest(disk)
-    assert 0 < state["frames"] < 20_000
-    (disk / "filler").unlink()
-    summary = go_on(config, budget_frames=state["frames"] + 1_000)
-    assert summary["status"] == "finished"
-
-
-@pytest.mark.parametrize("schedule", ["sequential", "sync"])
-def test_updates_that_episodes_owe_are_counted_on_over_a_stop(
-    schedule: str, small_config: Callable[..., Config]
-) -> None:
-    sections = {"schedule": {"name": schedule, "episodes_per_update": 2.0}, "budget_frames": 3_000}
-    whole, cut = small_config("whole", **sections), small_config("cut", **sections)
-    assert whole.run_dir and cut.run_dir
-    train(whole, ["whole"])
-    stop_at(Path(cut.run_dir), 700)
-    assert train(cut, ["cut"])["status"] == "stopped"
-    go_on(cut)
-    first, second = newest(Path(whole.run_dir)), newest(Path(cut.run_dir))
-    assert second["limiter"]["updates"] == second["episodes_done"] // 2 > 70
-    assert differences(first["learner"], second["learner"]) == []
-    assert first["episodes_done"] == second["episodes_done"]

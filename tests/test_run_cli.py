@@ -8,6 +8,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from trainer.commands.run import HELP, help_text, main, split_flags
+from trainer.config.algorithms import C51Config, DQNConfig
 from trainer.config.arguments import GROUPS
 from trainer.config.fields import ConfigError
 from trainer.config.sections import Config, config_keys, group_options
@@ -65,8 +67,17 @@ def test_cfg_job_prints_the_whole_configuration_and_leaves_nothing(tmp_path: Pat
     printed = yaml.safe_load(done.stdout)
     assert (printed["preset"], printed["seed"], printed["env"]["kwargs"]) == ("lunarlander", 3, {"gravity": -5.0})
     keys = {f"{name}.{key}" for name, section in printed.items() if isinstance(section, dict) for key in section}
-    assert keys == {key for key in config_keys() if "." in key}
+    assert keys == {key for key in config_keys(Config(algorithm=DQNConfig())) if "." in key}
+    assert "algorithm.double" in keys and "algorithm.num_atoms" not in keys
     assert list(tmp_path.iterdir()) == []
+
+
+def test_cfg_job_prints_the_keys_of_the_chosen_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--cfg", "job", "algorithm=c51"]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)["algorithm"]
+    assert set(printed) == {item.name for item in fields(C51Config)} and printed["name"] == "c51"
+    assert main(["--cfg", "job", "algorithm.num_atoms=7"]) == 2
+    assert "num_atoms" in capsys.readouterr().err
 
 
 def test_help_is_printed(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from trainer.config.schedules import SCHEDULES
 from trainer.config.sections import Config, resolve
 from trainer.host.errors import RunFailed
+from trainer.learning.feed import Feed
 from trainer.run_folder import checkpoint
 from trainer.training.train import train
 
@@ -85,6 +87,33 @@ def test_sync_repeats_itself_and_another_seed_differs(small_config: Callable[...
     assert {path for path in differences(first, other) if path.endswith("weight")} == {
         f"/learner/loss/{key}" for key in first["learner"]["loss"] if key.endswith("weight")
     }
+
+
+@pytest.mark.parametrize("agents", [1, 3])
+def test_batches_of_a_round_are_prefetched_without_changing_a_bit(
+    agents: int, small_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one agent and of a stack; draws are uniform, so they do not depend on when priorities come back."""
+    gather, threads = Feed.gather, []
+
+    def watched(feed: Feed, count: int) -> Any:
+        threads.append(threading.current_thread().name)
+        return gather(feed, count)
+
+    monkeypatch.setattr(Feed, "gather", watched)
+    env = {"id": "Counting", "backend": "counting_agents", "kwargs": {"num_agents": agents}}
+
+    def weights(prefetch: bool) -> torch.Tensor:
+        config = small_config(
+            f"prefetch_{prefetch}", env=env, schedule={"name": "sequential"},
+            learner={"prefetch": prefetch, "prefetch_batches": 4},
+        )  # fmt: skip
+        train(config, ["test"])
+        return checkpoint.load(Path(str(config.run_dir)) / "checkpoints" / "last_policy.pt")["weights"]
+
+    plain, alone = weights(False), set(threads)
+    assert torch.equal(plain, weights(True))
+    assert alone == {"MainThread"} and {name.partition("_")[0] for name in threads} == {"MainThread", "feed"}
 
 
 def test_weights_depend_on_what_is_learned(small_config: Callable[..., Config]) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.test_resume import differences, go_on, rows_of, stop_at
-from tests.test_shared import ALONE, FAMILY, flat, gradients_of, make_learner
+from tests.resuming import differences, go_on, rows_of, stop_at
+from tests.test_shared import ALONE, FAMILY, SLOWLY, flat, gradients_of, make_learner
 from trainer.config.sections import Config
 from trainer.shared_gradient.shared import APPLIED
 from trainer.shared_gradient.shared_device import DeviceAgent
@@ -159,11 +159,11 @@ def test_who_waits_for_a_busy_main_process_is_not_taken_for_hung(
             asked.append(shared.version)
             while not (shared.mail.sent > shared.mail.applied).all():  # all of them wait
                 time.sleep(0.01)
-            time.sleep(8.0)
+            time.sleep(4.0)
         return serve(shared)
 
     monkeypatch.setattr(DeviceAgent, "serve", busy_once)
-    config = small_config(schedule=ON_DEVICE, agents={"hang_seconds": 4.0}, budget_frames=2_000)
+    config = small_config(schedule=ON_DEVICE, agents={"hang_seconds": 2.0}, budget_frames=1_200)
     summary = train(config, [])
     assert asked and summary["status"] == "finished"
     assert summary["learner_restarts"] == 0
@@ -181,18 +181,20 @@ def test_device_that_has_failed_leaves_no_process(
     assert torch.multiprocessing.active_children() == []
 
 
+@pytest.mark.slow  # in tests/test_shared.py without a device
 @pytest.mark.parametrize("second", ["device", "local"])
 def test_it_goes_on_bit_for_bit_too(second: str, small_config: Callable[..., Config]) -> None:
     """Also where the local agents apply their gradients by themselves from then on."""
     sections = {
-        "algorithm": {"hidden_sizes": [16], **FAMILY["everything"]}, "budget_frames": 4_000,
-        "logger": {"every_seconds": 0.01}, "env": {"kwargs": {"step_seconds": 0.001}},
+        "algorithm": {"hidden_sizes": [16], **FAMILY["everything"]}, "budget_frames": 2_400,
+        "logger": {"every_seconds": 0.01},
     }  # fmt: skip
-    whole, cut = (small_config(name, schedule=ON_DEVICE, **sections) for name in ("whole", "cut"))
+    whole = small_config("whole", schedule=ON_DEVICE, **sections)
+    cut = small_config("cut", schedule=ON_DEVICE, env=SLOWLY, **sections)
     train(whole, [])
-    stop_at(Path(str(cut.run_dir)), 1_000)
+    stop_at(Path(str(cut.run_dir)), 700)
     stopped = train(cut, [])
-    assert stopped["status"] == "stopped" and stopped["frames"] < 4_000
+    assert stopped["status"] == "stopped" and stopped["frames"] < 2_400
     assert go_on(cut, schedule=replace(cut.schedule, applier=second))["status"] == "finished"
     for part in ("learner", "sampler", "limiter", "frames"):
         assert differences(flat(whole, "local_0")[part], flat(cut, "local_0")[part]) == []
@@ -209,7 +211,7 @@ def counts_of(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
 @pytest.mark.parametrize("application", ["locked", "hogwild"])
 def test_every_update_is_a_step_of_the_shared_optimiser(application: str, small_config: Callable[..., Config]) -> None:
     schedule = {"name": "shared_gradient", "num_agents": 3, "application": application, "applier": "device"}
-    config = small_config(schedule=schedule, budget_frames=6_000, env={"kwargs": {"step_seconds": 0.001}})
+    config = small_config(schedule=schedule, budget_frames=6_000, env=SLOWLY)
     summary = train(config, [])
     assert summary["status"] == "finished" and 6_000 <= summary["frames"] < 6_000 + 3 * 128
     row, shared = counts_of(config)

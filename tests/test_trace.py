@@ -121,6 +121,7 @@ def test_every_role_shows_every_kind_of_what_it_does(
     assert not (run_dir / PARTS).exists()
 
 
+@pytest.mark.slow
 def test_waits_of_either_side_are_few_and_long(small_config: Callable[..., Config]) -> None:
     """A collector that the limiter holds back, and a learner that has nothing due, look up 5,000 times a second."""
     config = small_config(
@@ -161,10 +162,9 @@ def test_a_run_without_a_trace_wraps_nothing(
     system = started(small_config(env=COUNTING, schedule={"name": "sequential"}))
     rollout, agent = system.collectors.rollouts[0], system.learners.local[0]
     assert isinstance(system.trace, NoTrace) and isinstance(rollout.trace, NoTrace)
-    parts: list[Any] = [rollout, agent, agent.updater, system.learners.updating[0]]
-    methods = {"step", "_wait", "publish", "metrics", "save", "update"}
+    parts: list[Any] = [rollout, agent, agent.updater, agent.feed, system.learners.updating[0]]
+    methods = {"step", "publish", "metrics", "save", "update", "gather"}
     assert not [name for part in parts for name in vars(part) if name in methods]
-    assert "gather" not in {name for name in vars(agent.feed) if getattr(agent.feed, name) != agent.feed._gather}
     system.close()
     assert not (system.run_dir / "trace.json").exists()
 

@@ -1,7 +1,8 @@
-"""A hook of MkDocs: a link from a page to a file of the code leads to a page of the site that shows this file."""
+"""A hook of MkDocs: the site has a page for each file of the code that a page links to, and one for each notebook."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
@@ -24,7 +25,25 @@ def on_files(files: Files, config: Any) -> Files:
     for name, language in sorted(linked.items()):
         text = f"# `{name}`\n\n````{language}\n{(root / name).read_text()}````\n"
         files.append(File.generated(config, f"source/{name}.md", content=text))
+    for notebook in sorted((root / "docs" / "notebooks").glob("*.ipynb")):
+        text = as_markdown(json.loads(notebook.read_text()))
+        files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=text))
     return files
+
+
+def as_markdown(notebook: dict[str, Any]) -> str:
+    """The cells of a notebook, with what they printed."""
+    parts = []
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", ()):
+            text = output.get("text") or output.get("data", {}).get("text/plain")
+            if text and "image/png" not in output.get("data", {}):
+                parts.append(f"```text\n{''.join(text).rstrip()}\n```")
+            elif text:
+                parts.append(f'<img alt="a plot" src="data:image/png;base64,{output["data"]["image/png"].strip()}">')
+    return "\n\n".join(parts) + "\n"
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

@@ -98,12 +98,12 @@ class ConnectFour:
         self.rewards[:] = 0
         player = self.to_move.take(rows)
         piece = landings(self.pieces.take(rows, 0).sum(1))[np.arange(len(rows)), column]
-        own = self.pieces[rows, player] | piece
-        self.pieces[rows, player] = own
+        pieces = self.pieces[rows, player] | piece
+        self.pieces[rows, player] = pieces
         self.length[rows] += 1
         self.action_mask[rows, column] = (piece & _TOP.take(column)) == 0
         self.to_move[rows] = 1 - player
-        won = wins(own)
+        won = wins(pieces)
         over = won | (self.length.take(rows) == CELLS)
         if over.any():
             ended, winners, mover = rows[over], rows[won], player[won]
@@ -114,11 +114,11 @@ class ConnectFour:
     def observe(self, rows: Rows | None = None, seats: NDArray[np.int64] | None = None) -> dict[str, NDArray[Any]]:
         """Observations of seats, as `trainer.envs.games` describes."""
         rows, seats, _, seen = look(self, self._every, self._seen, rows, seats)
-        own, theirs = self.pieces[rows, seats], self.pieces[rows, 1 - seats]
-        planes, out = [own, theirs], seen["observation"]
+        mine, theirs = self.pieces[rows, seats], self.pieces[rows, 1 - seats]
+        planes, out = [mine, theirs], seen["observation"]
         if out.shape[1] > len(planes):
-            free = _BOARD & ~(own | theirs)
-            planes += [winning(own) & free, winning(theirs) & free, landings(own | theirs).sum(1) & _BOARD]
+            free = _BOARD & ~(mine | theirs)
+            planes += [winning(mine) & free, winning(theirs) & free, landings(mine | theirs).sum(1) & _BOARD]
         for plane, bits in enumerate(planes):
             np.not_equal(bits[:, None, None] & _BITS, 0, out=out[:, plane])
         return seen

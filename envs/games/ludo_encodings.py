@@ -115,21 +115,21 @@ def consequences(position: Position) -> Consequences:
     cells, faces = np.ascontiguousarray(position.cells.transpose(1, 2, 0)), position.faces.T
     num_players, _, games = cells.shape
     crossings, open_crossings = _tables(num_players)
-    own = cells[0]
-    new = _TARGETS[own, faces[:, None]].reshape(NUM_SLOTS * NUM_TOKENS, games)
+    mine = cells[0]
+    new = _TARGETS[mine, faces[:, None]].reshape(NUM_SLOTS * NUM_TOKENS, games)
     captures = np.zeros(new.shape, np.int64)
-    before, after = np.zeros(own.shape, np.float32), np.zeros(new.shape, np.float32)
+    before, after = np.zeros(mine.shape, np.float32), np.zeros(new.shape, np.float32)
     taken = np.zeros(games, bool)
     for ahead in range(1, num_players):
         theirs = cells[ahead]
-        before += _DANGER.take(distances(open_crossings[ahead].take(own), theirs)).sum(1)
+        before += _DANGER.take(distances(open_crossings[ahead].take(mine), theirs)).sum(1)
         square = open_crossings[ahead].take(new)
         behind = distances(square, theirs)
         after += _DANGER.take(behind).sum(1)
         captures += (behind == 0).sum(1)
         taken |= (theirs == crossings[ahead, ludo_track.START]).any(0)
     return Consequences(
-        np.tile(own, (NUM_SLOTS, 1)).T,
+        np.tile(mine, (NUM_SLOTS, 1)).T,
         new.T,
         faces.repeat(NUM_TOKENS, 0).T,
         captures.T,

@@ -33,3 +33,15 @@ def of_moves(num_players: int) -> NDArray[np.float32]:
     paid = np.where(old == BASE, DENSE["leave_base"], DENSE["square"] * (new - old))
     paid = paid + DENSE["enter_safe"] * (safe[new] & ~safe[old]) + DENSE["goal"] * (new == GOAL)
     return paid.astype(np.float32)
+
+
+def lead(cells: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Share of the way that each seat has behind it, less the mean of the others', float32 [M, P].
+
+    Args:
+        cells: of all tokens, uint8 [M, P, 4].
+    """
+    behind = BEHIND.take(cells).sum(2)
+    others = (behind.sum(1, keepdims=True) - behind) / np.float32(cells.shape[1] - 1)
+    lead: NDArray[np.float32] = behind - others
+    return lead

@@ -55,20 +55,20 @@ def ludo_scores(found: Consequences, safe: NDArray[np.bool_]) -> NDArray[np.floa
     score += 0.4 * (safe[new] & ~safe[old]) - 0.35 * (safe[old] & ~safe[new])
     score += 0.5 * np.maximum(found.danger_before - found.danger_after, 0.0) - found.danger_after
     score += ~from_base * (new - old) * (0.5 + 0.5 * coordinate) * 0.05
-    own = old[:, :NUM_TOKENS]
-    waiting, finished = (own == BASE).any(1), (own == GOAL).sum(1)
+    mine = old[:, :NUM_TOKENS]
+    waiting, finished = (mine == BASE).any(1), (mine == GOAL).sum(1)
     score -= 0.3 * (waiting[:, None] & (found.face == 6) & (old > 41) & (new < GOAL))
     score += 0.5 * (finished >= 2)[:, None] * ~from_base * coordinate
-    score -= 0.1 * _together(own, new)
+    score -= 0.1 * _together(mine, new)
     return score - 0.02 * found.face
 
 
-def _together(own: NDArray[np.int64], new: NDArray[np.int64]) -> NDArray[np.int64]:
+def _together(mine: NDArray[np.int64], new: NDArray[np.int64]) -> NDArray[np.int64]:
     """Number of own tokens in play that share a square with another own one after each action, int64 [M, 12]."""
     # Of the three that stay, those on the square of one before them; and the moved one, if it joins one of them.
     action = np.arange(NUM_SLOTS * NUM_TOKENS) % NUM_TOKENS
     others = np.array([[k for k in range(NUM_TOKENS) if k != token] for token in action])  # [12, 3]
-    first, second, third = (own[:, others[:, k]] for k in range(NUM_TOKENS - 1))
+    first, second, third = (mine[:, others[:, k]] for k in range(NUM_TOKENS - 1))
     playing = [(cell % GOAL != 0) for cell in (second, third)]
     together = ((second == first) & playing[0]).astype(np.int64) + (((third == first) | (third == second)) & playing[1])
     joins = ((new == first) | (new == second) | (new == third)) & (new % GOAL != 0)

@@ -77,9 +77,9 @@ class TicTacToe:
     @property
     def codes(self) -> NDArray[np.int64]:
         """Codes of the positions, int64 [num_games]."""
-        own = self.marks[self._every, self.to_move]
+        mine = self.marks[self._every, self.to_move]
         others = self.marks[self._every, 1 - self.to_move]
-        return _TERNARY[own] + 2 * _TERNARY[others]
+        return _TERNARY[mine] + 2 * _TERNARY[others]
 
     def reset(self, seed: int | None = None) -> None:
         """Start every game. Nothing is random, so the seed does not matter."""
@@ -154,19 +154,19 @@ def solution() -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     values, best = np.zeros(3**CELLS, np.int64), np.zeros((3**CELLS, CELLS), bool)
     done: dict[tuple[int, int], int] = {}
 
-    def value(own: int, other: int) -> int:
+    def value(mine: int, other: int) -> int:
         """Value of a position for the player to move, whose marks are `own`."""
         if _WINS[other]:
             return -1
-        if own | other == _FULL:
+        if mine | other == _FULL:
             return 0
-        if (own, other) not in done:
-            outcome = {c: -value(other, own | 1 << c) for c in range(CELLS) if not (own | other) >> c & 1}
-            done[own, other] = top = max(outcome.values())
-            code = _TERNARY[own] + 2 * _TERNARY[other]
+        if (mine, other) not in done:
+            outcome = {c: -value(other, mine | 1 << c) for c in range(CELLS) if not (mine | other) >> c & 1}
+            done[mine, other] = top = max(outcome.values())
+            code = _TERNARY[mine] + 2 * _TERNARY[other]
             values[code] = top
             best[code, [c for c, reached in outcome.items() if reached == top]] = True
-        return done[own, other]
+        return done[mine, other]
 
     value(0, 0)
     return values, best

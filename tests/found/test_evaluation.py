@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from trainer.memory import pulse
+
 MODULE = "env.import_modules=[hurting_evals]"
 
 
@@ -18,15 +20,40 @@ def test_a_hung_evaluator_is_noticed_and_started_anew(run, tmp_path):
     assert [row["eval_episodes"] for row in ended.rows if "eval_return_mean" in row] == [2]
 
 
+def test_an_evaluator_that_hangs_as_it_starts_is_noticed_though_nothing_is_asked_of_it(
+    small_config, started, tmp_path, monkeypatch
+):
+    """Its first environment hangs in its constructor, once; the time that a start may take is left out."""
+    monkeypatch.setattr(pulse, "START_S", 0.0)
+    kwargs = {"how": "hang", "where": "evaluator", "made": True, "once": str(tmp_path / "once")}
+    env = {"id": "Hurting/Fails-v0", "backend": "gymnasium", "import_modules": ("hurting_evals",), "kwargs": kwargs}
+    config = small_config(
+        env=env, evaluator={"nice": 0}, faults={"hang_seconds": 4.0, "max_failures": 1}, budget_frames=10**9,
+        schedule={"frames_per_update": None}, learner={"warmup_frames": 10**9},
+    )  # fmt: skip
+    system = started(config)
+    evaluator, deadline = system.evaluator.supervised, time.monotonic() + 60
+    while evaluator.restarts == 0 and time.monotonic() < deadline:
+        system.check()
+        time.sleep(0.05)
+    assert evaluator.restarts == 1 and (tmp_path / "once").exists()
+    system.evaluator.request()
+    while (evaluation := system.evaluator.poll()) is None and time.monotonic() < deadline:
+        system.check()
+        time.sleep(0.05)
+    assert evaluation is not None and len(evaluation.returns) == 4
+    assert "showed no sign of life for 4 s and was ended" in (system.run_dir / "log.txt").read_text()
+
+
 def test_an_evaluator_with_slow_resets_is_not_taken_for_hung(run):
-    """8 environments that take half a second each for a reset, 4 s together."""
-    more = ["schedule=sync", "evaluator.every_frames=500", "evaluator.episodes=8", "evaluator.final_episodes=8"]
+    """6 environments that take half a second each for a reset, 3 s together."""
+    more = ["schedule=sync", "evaluator.every_frames=500", "evaluator.episodes=6", "evaluator.final_episodes=6"]
     ended = run(
-        MODULE, "env.id=Hurting/SlowReset-v0", "evaluator.num_envs=8", "faults.hang_seconds=3", "faults.max_failures=0",
+        MODULE, "env.id=Hurting/SlowReset-v0", "evaluator.num_envs=6", "faults.hang_seconds=2", "faults.max_failures=0",
         *more,
     )  # fmt: skip
     assert ended.code == 0, ended.said
-    assert "no sign of life" not in ended.said and ended.summary["eval_episodes"] == 8
+    assert "no sign of life" not in ended.said and ended.summary["eval_episodes"] == 6
 
 
 def test_an_evaluator_that_exits_or_is_interrupted_ends_in_a_sentence(run):

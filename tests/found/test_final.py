@@ -114,6 +114,7 @@ def test_an_environment_that_fails_as_it_is_made_ends_in_one_sentence(run, how):
     assert not ended.run_dir.exists()
 
 
+@pytest.mark.slow
 def test_an_environment_that_hangs_as_it_is_made_can_be_interrupted(tmp_path):
     """Its process has a limit of its own, 60 s and faults.hang_seconds, and says that it waits."""
     words = [word for word in QUICK if not word.startswith("env.import")]

@@ -15,9 +15,8 @@ from trainer.config.sections import LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.learning.feed import flat as tensors_of
 from trainer.learning.update import Updater
-from trainer.replay.buffer import StreamReplay
+from trainer.replay.buffer import StreamReplay, Transitions
 from trainer.replay.streams import StreamLayout, open_storage
-from trainer.replay.transitions import Transitions
 from trainer.replay.uniform import StreamSampler
 
 SPECS = {

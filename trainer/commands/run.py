@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.commands.names import CONSOLE, is_console
 from trainer.config.fields import ConfigError, nearest, shown
 from trainer.config.parts import import_from_here
 from trainer.config.run_files import RunFolder
@@ -72,7 +71,7 @@ keys that are set most often:
 flags:
   --help         this text
   --config-dir FOLDER  take presets and options from FOLDER/preset/NAME.yaml, FOLDER/env/NAME.yaml and so on, too
-  --cfg job      print the configuration that the arguments make, every key of it, and stop
+  --cfg job      print the configuration that the arguments make, with all keys of its algorithm, and stop
   --info         print how Hydra put it together, and stop
   -m             run every combination of values that are separated by commas, one after another
   --hydra-help   Hydra's own flags
@@ -116,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _hand_to_hydra(flags, overrides)
         from trainer.config.compose import load
 
-        return _train(load(overrides), _command(arguments))[0]
+        return _train(load(overrides), [sys.argv[0], *arguments])[0]
     except ConfigError as error:
         return _refuse(error, 2)
     except KeyboardInterrupt:
@@ -179,7 +178,7 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
 
     from trainer.config.beginning import FROM, split_source
     from trainer.config.compose import check, choose_preset, hydra_arguments, load
-    from trainer.config.composing import check_composition
+    from trainer.config.composing import composed
     from trainer.config.run_config import to_yaml
 
     source, keys = split_source(overrides)
@@ -195,7 +194,10 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
             _check_sweep(overrides)
     elif not any(override.is_sweep_override() for override in checked):
         passed.append(f"preset={choose_preset(checked)[0]}")
-        check_composition(passed)
+        text = composed(passed, checked, "--resolve" in flags)  # Hydra would end with a traceback on an error
+        if "job" in flags:
+            print(text, end="")
+            return 0
 
     here = os.getcwd()
 
@@ -209,7 +211,7 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
             loaded = load(chosen)
         except ConfigError as error:  # of values that a sweeper chose; others were checked before the first run
             raise SystemExit(_refuse(error, 2)) from error
-        code, score = _train(loaded, _command(chosen))
+        code, score = _train(loaded, [sys.argv[0], *chosen])
         gc.collect()  # its parts refer to one another: without this its replay stays mapped and uses the disk
         if code:
             raise SystemExit(code)
@@ -266,11 +268,6 @@ def _train(loaded: Loaded, command: list[str]) -> tuple[int, float]:
 def _score(summary: Mapping[str, Any]) -> float:
     score = summary.get("eval_return_mean")
     return math.nan if score is None else float(score)
-
-
-def _command(arguments: Sequence[str]) -> list[str]:
-    """The command line, for the run's folder."""
-    return [*([CONSOLE, "run"] if is_console() else [sys.argv[0]]), *arguments]
 
 
 def _refuse(error: Exception, code: int) -> int:

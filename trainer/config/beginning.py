@@ -132,6 +132,7 @@ def _mapping(path: Path) -> dict[str, Any]:
 
 def _merge(node: Any, values: dict[str, Any]) -> None:
     """Put values into OmegaConf's node of a configuration."""
+    OmegaConf.set_struct(node, False)  # for env.kwargs and the like; sections refuse unknown keys by their types
     try:
         node.merge_with(values)
     except (OmegaConfBaseException, ValueError) as error:

@@ -14,7 +14,14 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from trainer.config.algorithms import ALGORITHMS, check_key
+from trainer.config.algorithms import (
+    ALGORITHMS,
+    AlgorithmConfig,
+    AnyAlgorithmConfig,
+    check_key,
+    keys_of,
+    section_of,
+)
 from trainer.config.arguments import FREE, KEYS, UNREADABLE
 from trainer.config.fields import ConfigError
 from trainer.config.run_config import first_line, schema, with_own_keys
@@ -79,17 +86,27 @@ def as_config(node: Any) -> Config:
         return cast(Config, OmegaConf.to_object(node))
 
 
-def check_composition(arguments: list[str]) -> None:
-    """Compose a configuration that Hydra will print, as Hydra itself would end with a traceback on an error.
+def composed(arguments: list[str], overrides: Sequence[Override], resolved: bool) -> str:
+    """A configuration as YAML text for `--cfg job`, as Hydra prints it, but without keys of other algorithms.
 
     Args:
         arguments: of one run, in Hydra's form; a value may still be missing.
+        overrides: as typed.
+        resolved: whether references to other keys are replaced by their values.
 
     Raises:
-        ConfigError: they make no configuration.
+        ConfigError: they make no configuration, or a key was typed that the algorithm does not have.
     """
     with _in_one_sentence(), _separate_hydra():
-        OmegaConf.to_container(compose("train", arguments), resolve=True)
+        node = compose("train", arguments)
+        whole = cast(dict[str, Any], OmegaConf.to_container(node, resolve=True))
+        printed = whole if resolved else cast(dict[str, Any], OmegaConf.to_container(node))
+    name = whole["algorithm"]["name"]
+    if name in ALGORITHMS:
+        section = section_of(AnyAlgorithmConfig(name=name), name)
+        _check_typed(section, overrides)
+        printed["algorithm"] = {key: printed["algorithm"][key] for key in keys_of(type(section))}
+    return OmegaConf.to_yaml(OmegaConf.create(printed))
 
 
 def hydra_arguments(overrides: Sequence[Override]) -> list[str]:
@@ -111,11 +128,16 @@ def own_keys(config: Config, overrides: Sequence[Override]) -> Config:
         ConfigError: a key was typed that the algorithm does not have.
     """
     config = with_own_keys(config)
+    if config.algorithm.name in ALGORITHMS:
+        _check_typed(config.algorithm, overrides)
+    return config
+
+
+def _check_typed(algorithm: AlgorithmConfig, overrides: Sequence[Override]) -> None:
     for override in overrides:
         section, _, key = override.key_or_group.partition(".")
-        if section == "algorithm" and key and config.algorithm.name in ALGORITHMS:
-            check_key(key.partition(".")[0], config.algorithm)
-    return config
+        if section == "algorithm" and key:
+            check_key(key.partition(".")[0], algorithm)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ MAY_CHANGE = (
     "learner.execution", "learner.deterministic", "learner.num_threads", "learner.prefetch_batches", "learner.prefetch",
     "learner.publish_every_updates",
     "schedule.tolerance_frames", "schedule.applier", "agents.hang_seconds", "evaluator.", "checkpoint.", "faults.",
-    "logger.", "telemetry.",
+    "logger.", "telemetry.", "callbacks",
 )  # fmt: skip
 DERIVED = (  # keys that `resolve` computes where they are null
     "collector.num_workers", "schedule.tolerance_frames", "schedule.frames_per_round", "schedule.episodes_per_round",

@@ -101,8 +101,8 @@ class LearnerConfig:
     channels_last: bool = True  # memory format of convolutions
     # Batches gathered at once, at most; priorities within them are as old as they are many.
     prefetch_batches: int = number(16, 1, 1_024, (1, 256))
-    # async: a thread gathers the next ones while updates are made on these. On CartPole, beside other work, that took 5
-    # to 11 % off the learner's thread, and the process used 4 % less to 6 % more CPU time.
+    # A thread gathers the next ones while updates are made on these; in rounds those of the same round. In CartPole's
+    # async, beside other work, that took 5 to 11 % off the learner's thread; the process used 4 % less to 6 % more CPU.
     prefetch: bool = False
     publish_every_updates: int = number(10, 1, 10**9)
     num_threads: int = number(1, 1, 1_024)
@@ -164,7 +164,7 @@ class AgentsConfig:
     learner: str = one_of("stacked", "process", "sequential")  # alike ones in one update; a process each; one by one
     overrides: dict[str, Any] = field(default_factory=dict)  # agent -> section -> key -> its own value
     frozen: list[str] = field(default_factory=list)  # agents that act but do not learn
-    start_from: dict[str, str] = field(default_factory=dict)  # agent -> policy file of another run
+    start_from: dict[str, str] = field(default_factory=dict)  # agent -> policy.pt of another run
     # A learner process without a sign of life for this time is restarted.
     hang_seconds: float = number(60.0, 0.1, 1e9, (1.0, 86_400.0))
 
@@ -184,8 +184,8 @@ class OpponentsConfig:
     latest_end: float | None = number(None, 0.0, 1e6)
     snapshots_end: float | None = number(None, 0.0, 1e6)
     checkpoints_end: float | None = number(None, 0.0, 1e6)
-    checkpoint_paths: list[str] = field(default_factory=list)  # a policy file or a snapshot each
-    start_from: str | None = None  # policy file of another run that is the first snapshot
+    checkpoint_paths: list[str] = field(default_factory=list)  # a policy.pt or a snapshot each
+    start_from: str | None = None  # policy.pt of another run that is the first snapshot
     both_seats: bool = True  # learn from the other seat's decisions too where latest sits there
     snapshot_every_frames: int = number(50_000, 1, 10**12)
     pool_size: int = number(20, 1, 10**4, (1, 1_000))  # most snapshots; a new one replaces the oldest
@@ -255,6 +255,9 @@ class Config:
     budget_frames: int = number(50_000, 1, 10**12 - 1, (1, 10**10))
     run_dir: str | None = None  # None: runs/<date>_<time>_<env>_<algorithm>_<seed>
     resume: str | None = None  # a run's folder to go on in; auto: run_dir, where that holds a run
+    # Called while the run goes on (docs/python.md): package.module:object, or with arguments
+    # {callback: package.module:function, NAME: VALUE}.
+    callbacks: list[Any] = field(default_factory=list)
     env: EnvConfig = field(default_factory=EnvConfig)
     # The section of the algorithm that was chosen; until it is known which, the keys of all of them.
     algorithm: AlgorithmConfig = field(default_factory=DQNConfig, metadata={"keys": AnyAlgorithmConfig})

@@ -25,6 +25,7 @@ PATHS = (
 )  # fmt: skip
 MOST_TEXT, MOST_ID, MOST_NAME = 2_000, 200, 255  # bytes of a text (paths have 4,095), an id, a folder's name (Linux)
 FREE = (
+    "callbacks",
     "env.kwargs",
     "env.wrappers",
     "collector.exploration_kwargs",
@@ -136,13 +137,14 @@ def _check_names(values: dict[str, Any]) -> None:
 
 def _check_paths(values: dict[str, Any]) -> None:
     """Refuse what has not the form of an import path, where nothing else is taken."""
-    form = "no import path: write package.module:object, as gymnasium.wrappers:FlattenObservation"
+    form = "no import path: write package.module:object"
     for leaf, path in values["algorithm.encoders"].items():
         if not is_path(path):
             raise ConfigError(f"algorithm.encoders.{leaf}={shown(path)} is {form}")
-    for one in values["env.wrappers"]:
-        if not is_path(one.get("wrapper") if isinstance(one, dict) else one):
-            raise ConfigError(f"env.wrappers={shown(one)} is {form}; with arguments {{wrapper: PATH, NAME: VALUE}}")
+    for key, word in (("env.wrappers", "wrapper"), ("callbacks", "callback")):
+        for one in values[key]:
+            if not is_path(one.get(word) if isinstance(one, dict) else one):
+                raise ConfigError(f"{key}={shown(one)} is {form}; with arguments {{{word}: PATH, NAME: VALUE}}")
 
 
 def _check_texts(key: str, value: Any) -> None:

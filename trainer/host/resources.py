@@ -9,6 +9,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from trainer.config.fields import ConfigError
@@ -156,6 +157,7 @@ def prepare_process() -> None:
     # Adam's moments of an inactive unit shrink until they are denormal (below 1.2e-38) and stay there, as 0.9 times the
     # smallest number is rounded to itself. An Intel CPU takes hundreds of cycles for each: after 850k frames of Rainbow
     # on MinAtar's Freeway 80 % of the moments were denormal, and an update took three times as long.
+    np.finfo(np.float32), np.finfo(np.float64)  # looked at before: NumPy below 2.3 warns once denormals are flushed
     torch.set_flush_denormal(True)
 
 

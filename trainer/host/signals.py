@@ -6,7 +6,6 @@ import ctypes
 import multiprocessing
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,8 +24,7 @@ class Stopped(BaseException):
 class StopSignals:
     """A context in which SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask the run to end, and Ctrl-C after that ends it at once.
 
-    In another thread than the main one it leaves all signals alone. A signal that was ignored before (SIGHUP under
-    nohup) stays ignored.
+    Only the main thread may enter it. A signal that was ignored before (SIGHUP under nohup) stays ignored.
 
     Args:
         leftovers: folder whose files, as its manifest names them, are removed when the process ends at once.
@@ -48,8 +46,6 @@ class StopSignals:
         return signal.Signals(self.number).name
 
     def __enter__(self) -> StopSignals:
-        if threading.current_thread() is not threading.main_thread():
-            return self
         for number in STOPPING:
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._handle)
@@ -58,8 +54,6 @@ class StopSignals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._before:
-            return
         _give_up_in_forks(False)
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -83,8 +77,7 @@ class StopSignals:
             raise
         finally:
             self._after_s = None
-            if self._before:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _handle(self, number: int, _: object) -> None:
         if self.number and number != signal.SIGINT:  # SLURM sends TERM after USR1: go on saving

@@ -10,8 +10,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from trainer.replay.buffer import StreamReplay
-from trainer.replay.transitions import Memory
+from trainer.replay.buffer import Memory, StreamReplay
 
 Batch = dict[str | tuple[str, str], Tensor]
 
@@ -40,8 +39,6 @@ class Feed:
         device: of the updater.
         ahead: whether a thread gathers the next batches; else they are gathered between updates.
 
-    Attributes:
-        gather: `gather(count) -> TensorDict [count * B]`, in memory that the next call but one overwrites.
     """
 
     def __init__(self, replay: StreamReplay, device: torch.device, ahead: bool = False) -> None:
@@ -50,7 +47,6 @@ class Feed:
         self._ready: list[Batch] = []
         self._coming: Future[list[Batch]] | None = None
         self._thread: ThreadPoolExecutor | None = None
-        self.gather = self._gather
 
     def batches(self, count: int, then: int = 0) -> Iterator[Batch]:
         """Yield batches; each is valid until the next call but one.
@@ -64,14 +60,14 @@ class Feed:
             self.wait()
             if not self._ready:
                 self._replay.take_priorities()
-                self._ready = self._gathered(count)
+                self._ready = self.gather(count)
             taken, self._ready = self._ready[:count], self._ready[count:]
             count -= len(taken)
             if self._ahead and then and not count and not self._ready:
                 self._replay.take_priorities()
                 self._memory.rotate()
                 self._thread = self._thread or ThreadPoolExecutor(1, "feed")
-                self._coming = self._thread.submit(self._gathered, then)
+                self._coming = self._thread.submit(self.gather, then)
             yield from taken
 
     def wait(self) -> None:
@@ -84,11 +80,10 @@ class Feed:
         if self._thread is not None:
             self._thread.shutdown()
 
-    def _gather(self, count: int) -> TensorDictBase:
-        return self._replay.sample_into(self._memory[0], count * self._replay.batch_size)
-
-    def _gathered(self, count: int) -> list[Batch]:
-        chunk = flat(self.gather(count))
+    def gather(self, count: int) -> list[Batch]:
+        """Sample batches at once, into memory that the next call but one overwrites."""
+        with self._replay.into(self._memory[0]):
+            chunk = flat(self._replay.sample(count * self._replay.batch_size))
         if self._device.type == "cuda":
             # Page-locked memory is copied asynchronously; wait, as the next gathering overwrites it.
             chunk = {key: tensor.to(self._device, non_blocking=True) for key, tensor in chunk.items()}

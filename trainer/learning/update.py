@@ -1,6 +1,6 @@
 """An update: batch -> loss -> optimiser -> target network.
 
-`trainer.roles.learner` decides when an update is due, and supplies the batches.
+`trainer.roles.pace` decides when an update is due; `trainer.roles.learner` supplies the batches.
 
 Loss and gradient are one function of plain tensors (`make_gradients`). `learner.execution` chooses how it runs:
 

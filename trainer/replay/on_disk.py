@@ -183,11 +183,11 @@ class ReplayCopy:
 
     def _same(self, upto: np.ndarray, first: np.ndarray) -> np.ndarray:
         streams = self.streams
-        own = np.arange(streams.rows).reshape(streams.num_workers, streams.ring, -1)
-        rows = np.full(own.shape, -1)
+        rows_of_streams = np.arange(streams.rows).reshape(streams.num_workers, streams.ring, -1)
+        rows = np.full(rows_of_streams.shape, -1)
         for worker in range(streams.num_workers):
             for slot, count in pieces(int(first[worker]), int(upto[worker]), streams.ring):
-                rows[worker, slot : slot + count] = own[worker, slot : slot + count]
+                rows[worker, slot : slot + count] = rows_of_streams[worker, slot : slot + count]
         return rows.ravel()
 
     def _relaid(self, old: StreamLayout, upto: np.ndarray, first: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:

@@ -2,7 +2,7 @@
 
 Every sub-environment has a *stream*: a ring of rows that one process writes in time order; after the rows it publishes
 the stream's cursor. The learner draws only published rows (`trainer.replay.uniform`, `trainer.replay.priorities`),
-gathers the transitions that start there (`trainer.replay.transitions`), and draws again those that were overwritten
+gathers the transitions that start there (`trainer.replay.buffer`), and draws again those that were overwritten
 during this (`trainer.replay.buffer`); no process waits for another. As a stream is contiguous in time, n-step returns
 and frame stacks are computed by indices at sampling, and each observation is stored once.
 

@@ -116,13 +116,13 @@ def _plans(
     numels = [numel(config, spec) for config, spec in zip(configs, specs, strict=True)]
     blocks = iter(
         shared_blocks(
-            [fields_of(AgentBoard, W=own.num_workers, S=own.num_streams) for own in streams]
+            [fields_of(AgentBoard, W=each.num_workers, S=each.num_streams) for each in streams]
             + [fields_of(WeightSlots, N=n) for n in numels]
         )
     )
-    boards = [AgentBoard(own.num_workers, own.num_streams, next(blocks)) for own in streams]
+    boards = [AgentBoard(each.num_workers, each.num_streams, next(blocks)) for each in streams]
     weights = [WeightsBoard(n, next(blocks)) for n in numels]
-    for folder in (*scratch, *(RunFolder(own).checkpoints for own in folders)):
+    for folder in (*scratch, *(RunFolder(path).checkpoints for path in folders)):
         folder.mkdir(parents=True, exist_ok=True)
     return [
         AgentPlan(

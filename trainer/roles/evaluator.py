@@ -32,12 +32,11 @@ from trainer.host.errors import error_text
 from trainer.memory.pulse import FILMING, signs_of
 from trainer.roles import child, filming
 from trainer.roles.greedy import Episodes, Players, evaluate, info_means
-from trainer.roles.policies import header_of, save_policy
-from trainer.run_folder import manifest
-from trainer.run_folder.checkpoint import best_policy, whole
+from trainer.run_folder.checkpoint import whole, write_aside
 from trainer.selfplay.opponents import opponents_of_evaluation
 from trainer.telemetry.trace import all_of, open_trace, save_or_say
 
+IDLE_S = 0.5  # most seconds between two signs of life of an evaluator that waits for a request
 PARTS = ("returns", "lengths", "predicted", "discounted")  # of `Episodes`
 
 
@@ -112,12 +111,11 @@ class Judge:
         self, config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path,
         watch: Callable[[list[Episodes]], bool] | None = None,
     ) -> None:  # fmt: skip
-        self._config, self._folder, self._watch = config, RunFolder(run_dir), watch
-        self._agents = agents
-        self._header: dict[str, Any] = {}
+        self._config, self._run_dir, self._watch = config, run_dir, watch
+        self._path = RunFolder(run_dir).best_policy
         self._players, self._best = Players(agents), -np.inf
         self._kept: Tensor | None = None  # what another process has found the best, until it is played here
-        kept = whole(best_policy(self._folder), print, "weights", "eval_return_mean")
+        kept = whole(self._path, print, "weights", "eval_return_mean")
         if kept is not None:
             evaluated = not np.isnan(kept["eval_return_mean"])  # else any is better
             self._kept = kept["weights"] if evaluated else None
@@ -138,44 +136,33 @@ class Judge:
             again = self._play(self._kept)
             if again is None:
                 return None
-            self._kept, self._best = None, float(np.mean([value for own in again for value in own.returns]))
+            self._kept, self._best = None, float(np.mean([value for episodes in again for value in episodes.returns]))
         played = self._play(weights)
         if played is None:
             return None
-        joint = [list(chain.from_iterable(getattr(own, part) for own in played)) for part in PARTS]
+        joint = [list(chain.from_iterable(getattr(episodes, part) for episodes in played)) for part in PARTS]
         mean = float(np.mean(joint[0]))
         best, problem = mean >= self._best, ""  # of equally good ones the newest, which has learned longest
         if best:
             self._best = mean
             try:
-                self._keep(frames, joint[0])
+                save_policy(self._path, self._players.flat, frames, mean)
             except OSError as error:
                 problem = str(error)
-        by_agent = dict(zip(self._world.agents, (float(np.mean(own.returns)) for own in played), strict=True))
+        by_agent = dict(zip(self._world.agents, (float(np.mean(episodes.returns)) for episodes in played), strict=True))
         returns, lengths, predicted, discounted = joint
         return Evaluation(
             frames, returns, lengths, time.monotonic() - start, taken_at, predicted, discounted, best,
-            problem, sum(own.cut for own in played), self._config.evaluator.episodes * len(played),
+            problem, sum(episodes.cut for episodes in played), self._config.evaluator.episodes * len(played),
             by_agent if len(played) > 1 else {}, info_means(played),
         )  # fmt: skip
 
     def film(self, evaluation: Evaluation) -> Evaluation:
         """The evaluation that was made last, with a video of another episode of its weights."""
-        path = self._folder.videos / f"frames_{evaluation.frames:012d}.mp4"
+        path = RunFolder(self._run_dir).videos / f"frames_{evaluation.frames:012d}.mp4"
         seed = seeds.of_evaluation(self._config.seed)
         problem = filming.film(self._config, self._players, world_of, seed, path, self._watch)
         return replace(evaluation, video=None if problem else path, no_video=problem)
-
-    def _keep(self, frames: int, returns: list[float]) -> None:
-        """Write the weights that have just been played as the best policy, and remove that of an older trainer."""
-        names = self._world.agents
-        self._header = self._header or header_of(self._config, names, self._agents, self._folder.path)
-        measured = {
-            "eval_return_mean": float(np.mean(returns)), "eval_return_std": float(np.std(returns)),
-            "eval_episodes": len(returns),
-        }  # fmt: skip
-        save_policy(self._folder.best_policy, self._header, self._players.flat, frames, measured)
-        manifest.remove(self._folder.older_best_policy)
 
     def _play(self, weights: Tensor) -> list[Episodes] | None:
         """All of the episodes, or None."""
@@ -205,6 +192,20 @@ def world_of(config: Config, num_envs: int, render_mode: str | None = None) -> A
     return world
 
 
+def save_policy(path: Path, flat: Tensor, frames: int, mean: float, **more: Any) -> None:
+    """Keep a policy's weights with where they come from."""
+    write_aside({"weights": flat.clone(), "frames": frames, "eval_return_mean": mean, **more}, path)
+
+
+def _request(pipe: Connection, beat: Callable[[], None], idle_s: float) -> tuple[int, float, bool]:
+    """Wait for the next request, and give signs of life meanwhile, so that one that hangs as it starts is noticed."""
+    beat()
+    while not pipe.poll(idle_s):
+        beat()
+    request: tuple[int, float, bool] = pipe.recv()
+    return request
+
+
 def run(
     config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path, weights: Tensor, pulse: Tensor,
     pipe: Connection,
@@ -222,7 +223,7 @@ def run(
     child.begin(config, "evaluator")
     os.nice(config.evaluator.nice)
     beat, ending = signs_of(pulse)
-
+    idle_s = min(IDLE_S, config.faults.hang_seconds / 4)
     life.tell(beat)
 
     def watch(_: object) -> bool:
@@ -234,7 +235,7 @@ def run(
         with closing(judge):
             trace.follow(judge, "evaluate", "evaluate", judge.agents)
             while True:
-                frames, taken_at, filmed = pipe.recv()
+                frames, taken_at, filmed = _request(pipe, beat, idle_s)
                 if (evaluation := judge.evaluate(weights, frames, taken_at)) is None:
                     return
                 save_or_say(trace)  # now, for this process may be ended from without

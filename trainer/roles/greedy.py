@@ -33,9 +33,9 @@ class Players:
 
     def __init__(self, agents: Sequence[tuple[Config, EnvSpec]]) -> None:
         self.configs, self.specs = [config for config, _ in agents], [spec for _, spec in agents]
-        self.actors = [make_policy(config, spec) for config, spec in agents]
-        self._flats = [flatten_parameters(actor) for actor in self.actors]
-        self.networks: list[Any] = [actor.module[0].module for actor in self.actors]
+        actors = [make_policy(config, spec) for config, spec in agents]
+        self._flats = [flatten_parameters(actor) for actor in actors]
+        self.networks: list[Any] = [actor.module[0].module for actor in actors]
         self._recorded: dict[Any, Policy] = {}
 
     @property
@@ -45,8 +45,8 @@ class Players:
 
     def load(self, flat: Tensor) -> None:
         """Take weights, float32 [sum of numel]."""
-        for own, part in zip(self._flats, flat.split([own.numel() for own in self._flats]), strict=True):
-            own.copy_(part)
+        for weights, part in zip(self._flats, flat.split([weights.numel() for weights in self._flats]), strict=True):
+            weights.copy_(part)
 
     def policy(self, agent: int, seen: list[np.ndarray], mask: np.ndarray | None) -> Policy:
         """An agent's greedy policy for arrays of these shapes; recorded once, as each recording keeps its memory."""
@@ -120,29 +120,29 @@ def evaluate(
     observations = world.reset(seed)
     places = []
     for agent, (name, spec) in enumerate(zip(world.agents, world.specs, strict=True)):
-        own = _AgentEpisodes(agent, spec, n, episodes, players.configs[agent])
-        own.stacks.push(observations[agent], np.ones(n, bool))
+        place = _AgentEpisodes(agent, spec, n, episodes, players.configs[agent])
+        place.stacks.push(observations[agent], np.ones(n, bool))
         if hasattr(world, "info_of"):
-            own.info_of = partial(world.info_of, agent)
+            place.info_of = partial(world.info_of, agent)
         if name in replaced:
-            own.act = RandomPlayer(spec, seeds.of_random_player(seed, agent))
+            place.act = RandomPlayer(spec, seeds.of_random_player(seed, agent))
         else:
-            seen, mask = own.stacks.seen(observations[agent]), observations[agent].get("action_mask")
-            own.act = players.policy(agent, seen, mask)
-        places.append(own)
+            seen, mask = place.stacks.seen(observations[agent]), observations[agent].get("action_mask")
+            place.act = players.policy(agent, seen, mask)
+        places.append(place)
     present = [p.copy() for p in world.present]
     with torch.inference_mode():
-        while any(own.left.any() for own in places):
-            actions = [own.choose(players, observations[own.agent], present[own.agent]) for own in places]
+        while any(place.left.any() for place in places):
+            actions = [place.choose(players, observations[place.agent], present[place.agent]) for place in places]
             steps = world.step(actions)
-            for own, step in zip(places, steps, strict=True):
-                before, now = present[own.agent], world.present[own.agent]
-                own.take(step, world.raw_rewards[own.agent], before, now & ~before)
-                present[own.agent] = now.copy()
+            for place, step in zip(places, steps, strict=True):
+                before, now = present[place.agent], world.present[place.agent]
+                place.take(step, world.raw_rewards[place.agent], before, now & ~before)
+                present[place.agent] = now.copy()
             observations = [step[0] for step in steps]
-            if watch is not None and not watch([own.played for own in places]):
+            if watch is not None and not watch([place.played for place in places]):
                 break
-    return [own.played for own in places]
+    return [place.played for place in places]
 
 
 class _AgentEpisodes:

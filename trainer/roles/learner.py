@@ -1,20 +1,19 @@
-"""The learner of an agent: decides when an update is due, samples batches, updates, and publishes the weights.
+"""The learner of an agent: samples batches, makes updates, returns new priorities, and publishes the weights.
 
-Runs in: the main process (one agent, or `agents.learner=sequential` and `stacked`), or a process for each agent
-(`process`), on `learner.device`.
-Receives: rows of its replay, as its collectors publish them; in a process of its own, commands through a pipe.
-Sends: weights through its weights board; its frame limit and its number of updates through its board.
-Waits for: nothing; if no update is due, the process sleeps.
-Stops when: the control board has `STOP`; it raises (the error goes through the pipe); its parent dies.
+`trainer.roles.pace` decides when it does so.
+
+Runs in: the main process (one agent, or `agents.learner=sequential` and `stacked`), a process for each agent
+(`trainer.roles.learner_process`), or a local agent (`trainer.shared_gradient.local_agent`); on `learner.device`.
+Receives: rows of its replay, as its collectors publish them.
+Sends: weights through its weights board; its number of updates through its board.
+Waits for: nothing.
+Stops when: it has made the updates that it was asked for.
 """
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +21,19 @@ import torch
 from torch import Tensor
 
 from trainer.algorithms import build
-from trainer.host.errors import error_text
 from trainer.learning.determinism import be_deterministic
 from trainer.learning.feed import Batch, Feed, flat
-from trainer.learning.limiter import NO_LIMIT, Limiter
+from trainer.learning.limiter import Limiter
 from trainer.learning.rates import learning_rates
 from trainer.learning.stacking import Stack
 from trainer.learning.update import Updater, flat_weights, linear
-from trainer.memory.boards import VERSIONS_KEPT, ControlBoard
+from trainer.memory.boards import VERSIONS_KEPT
 from trainer.replay.buffer import open_replay
 from trainer.replay.on_disk import ReplayCopy
 from trainer.replay.priorities import moved
-from trainer.roles import child
-from trainer.roles.agents import AgentPlan, published, published_updates
+from trainer.roles.agents import AgentPlan
 from trainer.run_folder import checkpoint
-from trainer.telemetry.trace import NoTrace, Trace, all_of, open_trace, save_or_say
-
-IDLE_S = 2e-4  # sleep of a learner without due updates
-SLACK = 8  # due updates of an agent, with which it is updated although others of its stack have none
-ROW_EVERY_S = 1.0  # time between two reports of a learner's process
+from trainer.telemetry.trace import NoTrace, Trace, all_of
 
 
 class Learner:
@@ -104,34 +97,6 @@ class Learner:
     def beat(self) -> None:
         """Give a sign of life, which matters if it has a process of its own."""
         self.board.learner_lives()
-
-    def open_limit(self) -> None:
-        """Set the collectors' limits as the limiter allows; a frozen agent does not limit them."""
-        board, frames = self.board, self.board.total_frames()
-        board.frame_limit[0] = self.config.budget_frames if self.frozen else self.limiter.frame_limit()
-        board.episode_limit[0] = NO_LIMIT if self.frozen else self.limiter.episode_limit(frames)
-
-    def holds_collection_up(self, frames: int) -> bool:
-        """Whether collectors wait for this agent after `frames` frames, or have ended."""
-        board = self.board
-        return frames >= board.frame_limit[0] or board.total_episodes() >= board.episode_limit[0]
-
-    def due(self, frames: int) -> int:
-        """Number of updates that may be made now, at most two chunks: one to work on, one to gather meanwhile."""
-        if self.frozen:
-            return 0
-        return int(min(self.limiter.due(frames, self.board.total_episodes()), 2 * self.config.learner.prefetch_batches))
-
-    def work(self) -> bool:
-        """Make one chunk of due updates; returns whether there was any."""
-        frames = self.board.total_frames()
-        due = self.due(frames)
-        count = min(due, self.config.learner.prefetch_batches)
-        if count:
-            self.anneal(frames)
-            self.learn([count], [due - count])
-            self.open_limit()
-        return count > 0
 
     def learn(self, counts: Sequence[int], then: Sequence[int] = (0,)) -> None:
         """Make `counts[0]` updates, on batches that are gathered at once; `then[0]` more follow in the next call."""
@@ -248,30 +213,6 @@ class LearnerStack:
             learner._follow_all_but_updates(trace)
         trace.follow(self.stack, "update", "update", all_of([learner.name for learner in self.learners]))
 
-    def work(self) -> bool:
-        """Make one chunk of updates that are due for all, or for some with many; returns whether there was any."""
-        frames = [learner.board.total_frames() for learner in self.learners]
-        due = [
-            min(learner.due(so_far), learner.config.learner.prefetch_batches)
-            for learner, so_far in zip(self.learners, frames, strict=True)
-        ]
-        common = min(
-            (count for count, learner in zip(due, self.learners, strict=True) if not learner.frozen), default=0
-        )
-        if common:
-            counts = [min(count, common) for count in due]
-        else:  # agents that live longer have more frames; if they hold collection up, all due updates are made
-            held = any(learner.holds_collection_up(n) for learner, n in zip(self.learners, frames, strict=True))
-            counts = [count if count > (0 if held else SLACK) else 0 for count in due]
-        if not any(counts):
-            return False
-        for learner, so_far in zip(self.learners, frames, strict=True):
-            learner.anneal(so_far)
-        self.learn(counts)
-        for learner in self.learners:
-            learner.open_limit()
-        return True
-
     def learn(self, counts: Sequence[int], then: Sequence[int] | None = None) -> None:
         """Make `counts[a]` updates of agent a, each on batches of its own replay; `then[a]` more follow next."""
         then = then or [0] * len(counts)
@@ -283,66 +224,3 @@ class LearnerStack:
             for learner, batch, priority in zip(self.learners, batches, self.stack.update(batches), strict=True):
                 if batch is not None:
                     learner.updated(batch, priority)
-
-
-def saved(save: Callable[[int], Path], frames: int) -> tuple[str, str]:
-    """Save a checkpoint in a learner's process; returns the message to the main process.
-
-    If the disk refuses, the process goes on, and the checkpoint before is still there.
-    """
-    try:
-        return "saved", str(save(frames))
-    except OSError as error:
-        return "unsaved", str(error)
-
-
-def go_on(agent: Learner) -> None:
-    """Continue the agent of a process that has ended, or of a run that is resumed.
-
-    The last checkpoint may be minutes old, or missing; the weights on the board are newer.
-    """
-    found, board = checkpoint.newest(agent.plan.folder), agent.board
-    if found is not None:
-        agent.load_state_dict(found, with_sampler=False)
-    if agent.plan.weights.version and (made := published_updates(agent.plan)) >= agent.limiter.updates:
-        agent.updater.load_flat(published(agent.plan))
-        agent.updater.updates = agent.limiter.updates = made
-        board.updates[0] = made
-
-
-def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -> None:
-    """Body of a learner's process.
-
-    It receives `("save", frames)` through the pipe, and sends `("row", metrics)`, `("saved", path)`, `("unsaved", why)`
-    or `("error", text)`. It continues as `go_on` describes.
-    """
-    child.begin(plan.config, "learner", plan.number, num_threads=plan.config.learner.num_threads)
-    trace = open_trace(plan.config, "learner", plan.name)
-    try:
-        agent = Learner(plan, torch.device(device))
-        agent.prepare()
-        agent.follow(trace)
-        sleep = trace.waiting(time.sleep, "idle", plan.name)
-        go_on(agent)
-        agent.publish()
-        agent.open_limit()
-        reported, number = time.monotonic(), 0
-        while not control.stopping():
-            now = plan.board.learner_heartbeat[0] = time.monotonic()
-            if now - reported >= ROW_EVERY_S:
-                reported = now
-                pipe.send(("row", agent.metrics()))
-            if pipe.poll():
-                _, number = pipe.recv()
-                pipe.send(saved(agent.save, number))
-            if not agent.work():
-                sleep(IDLE_S)
-                plan.board.learner_waited_s[0] += IDLE_S
-        pipe.send(saved(agent.save, max(number, plan.board.total_frames())))  # the newest, whoever has more frames
-    except (BrokenPipeError, ConnectionResetError, EOFError):
-        os._exit(1)  # the main process is gone
-    except BaseException as error:
-        pipe.send(("error", error_text(error)))
-        raise SystemExit(1) from error
-    finally:
-        save_or_say(trace)

@@ -17,7 +17,6 @@ from tensordict.nn import TensorDictModule
 from trainer.acting.multi_agent import AgentPolicies
 from trainer.config.instances import env_of_collector
 from trainer.config.sections import Config, EnvConfig
-from trainer.envs.world import Step
 from trainer.host import seeds
 from trainer.host.errors import error_text, split_error
 from trainer.memory.weights import flatten_parameters
@@ -25,12 +24,10 @@ from trainer.roles.agent_rollout import AgentRollout
 from trainer.roles.agents import AgentPlan, shape_key
 from trainer.roles.link import WorkerLink
 from trainer.run_folder import checkpoint
-from trainer.selfplay.opponents import PoolOpponents
-from trainer.selfplay.pool import OpponentPool
-from trainer.telemetry.trace import Trace, all_of, open_trace, save_or_say
+from trainer.selfplay.opponents import Seating, against_nobody
+from trainer.telemetry.trace import all_of, open_trace, save_or_say
 
 WAIT_S = 2e-4  # sleep of a waiting worker
-CLOCK = time.monotonic_ns  # of traces
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class CollectorPlan:
         snapshot: file of the worker's state, for an exact resume.
         exact: whether to go on from that state.
         first_env: number of its first sub-environment among those of all local agents (`shared_gradient`).
-        pool: of opponents, in self-play.
+        opponents: gives its world opponents, in self-play.
     """
 
     config: Config
@@ -55,7 +52,7 @@ class CollectorPlan:
     snapshot: Path | None = None
     exact: bool = False
     first_env: int = 0
-    pool: OpponentPool | None = None
+    opponents: Seating = against_nobody
 
     @property
     def number(self) -> int:
@@ -95,19 +92,18 @@ class Rollout:
 
     def __init__(self, plan: CollectorPlan, link: WorkerLink, world: Any, policies: Sequence[TensorDictModule]) -> None:
         self.config, self.snapshot = plan.config, plan.snapshot
-        self.link, self.world, self.pool = link, world, plan.pool
+        self.link, self.world = link, world
         self.generators: dict[str, Any] | None = None  # set if other roles draw in this process too (`seeds.apart`)
         links = link.connect()
         self.agents = [
             AgentRollout(agent, its_link, plan.worker, plan.start)
             for agent, its_link in zip(plan.agents, links, strict=True)
         ]
-        if plan.pool is not None:
-            first = plan.agents[0]
-            world.opponents = PoolOpponents(
-                plan.config, first.spec, plan.pool, links[0].weights_reader(), plan.worker, world.num_envs,
-                seeds.of_opponents(first.seed, plan.worker, plan.start),
-            )  # fmt: skip
+        first = plan.agents[0]
+        self.opponents = plan.opponents(
+            plan.config, first.spec, world, links[0].weights_reader(), plan.worker,
+            seeds.of_opponents(first.seed, plan.worker, plan.start),
+        )  # fmt: skip
         for agent, given in zip(self.agents, getattr(world, "given", [None] * len(links)), strict=True):
             agent.given = given
         if hasattr(world, "info_of"):
@@ -128,11 +124,10 @@ class Rollout:
             assert plan.snapshot is not None
             self.load_state_dict(checkpoint.load(plan.snapshot))
         self.trace = open_trace(plan.config, "collector", str(plan.worker))
-        if isinstance(self.trace, Trace):
-            names = all_of([agent.name for agent in plan.agents])
-            self._wait = self.trace.waiting(self._wait, "wait", names)  # type: ignore[method-assign]
-            self._chain, self._record = self.trace.chain("write", "inference", "env step", "write", agent=names)
-            self.step = self._traced_step  # type: ignore[method-assign]
+        names = all_of([agent.name for agent in plan.agents])
+        self._sleep = self.trace.waiting(time.sleep, "wait", names)
+        self._clock = self.trace.clock
+        self._chain, self._record = self.trace.chain("write", "inference", "env step", "write", agent=names)
 
     def state_dict(self) -> dict[str, Any]:
         """The worker's state between two rounds; `world` is None if the environment has no state."""
@@ -142,7 +137,7 @@ class Rollout:
         return {
             "generators": generators,
             "world": self.world.state() if hasattr(self.world, "state") else None,
-            "opponents": None if self.pool is None else self.world.opponents.state_dict(),
+            "opponents": self.opponents.state_dict(),
             "seats": [agent.state_dict() for agent in self.agents],
             "noise": [generator.bit_generator.state for generator in self.policies.noise],
         }
@@ -159,8 +154,7 @@ class Rollout:
         actions = [agent.link.episode_actions(agent.age) for agent in self.agents]
         for agent, observation in zip(self.agents, self.world.set_state(state["world"], actions), strict=True):
             agent.observation = observation
-        if self.pool is not None:
-            self.world.opponents.load_state_dict(state["opponents"])
+        self.opponents.load_state_dict(state["opponents"])
         for generator, its_state in zip(self.policies.noise, state["noise"], strict=True):
             generator.bit_generator.state = its_state
         with self._generators_apart():
@@ -190,24 +184,19 @@ class Rollout:
         Args:
             frames: of each agent, for its exploration.
         """
-        self._write_observations()
-        self._conclude(self.world.step(self._choose(frames)))
-
-    def _traced_step(self, frames: Sequence[int]) -> None:
-        """As `step`, with times for the trace."""
-        start = CLOCK()
-        self._write_observations()
-        seen = CLOCK()
-        actions = self._choose(frames)
-        chosen = CLOCK()
-        steps = self.world.step(actions)
-        stepped = CLOCK()
-        self._conclude(steps)
-        self._record((self._chain, start, seen, chosen, stepped, CLOCK()))
-
-    def _write_observations(self) -> None:
+        world, clock = self.world, self._clock
+        start = clock()
         for agent in self.agents:
             agent.link.write_observation(agent.observation, agent.present, agent.age)
+        seen = clock()
+        actions = self._choose(frames)
+        chosen = clock()
+        steps = world.step(actions)
+        stepped = clock()
+        for agent, step, present, reward in zip(self.agents, steps, world.present, world.raw_rewards, strict=True):
+            agent.conclude(step, present, reward)
+        self.link.alive()
+        self._record((self._chain, start, seen, chosen, stepped, clock()))
 
     def _choose(self, frames: Sequence[int]) -> list[np.ndarray]:
         chosen = self.policies.act([agent.seen() for agent in self.agents])
@@ -215,12 +204,6 @@ class Rollout:
             agent.explore(action, values, so_far)
             for agent, (action, values), so_far in zip(self.agents, chosen, frames, strict=True)
         ]
-
-    def _conclude(self, steps: list[Step]) -> None:
-        world = self.world
-        for agent, step, present, reward in zip(self.agents, steps, world.present, world.raw_rewards, strict=True):
-            agent.conclude(step, present, reward)
-        self.link.alive()
 
     def read_weights(self) -> None:
         """Get the newest weights of every agent."""
@@ -275,7 +258,7 @@ class Rollout:
 
     def _wait(self) -> None:
         start = time.monotonic()
-        time.sleep(WAIT_S)
+        self._sleep(WAIT_S)
         self.link.waited(time.monotonic() - start)
 
 

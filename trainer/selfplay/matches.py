@@ -46,7 +46,7 @@ def world_of_games(config: Config, num_games: int) -> Any:
 
 
 def weights_of(path: Path, config: Config, spec: EnvSpec) -> Tensor:
-    """Load a policy's weights, float32 [numel], from a policy file or a snapshot of a pool.
+    """Load a policy's weights, float32 [numel], from a policy.pt or a snapshot of a pool.
 
     Raises:
         ReadError: the file is damaged, of another kind, or of another network than the run's.
@@ -101,12 +101,12 @@ def seated(players: Sequence[Player], networks: Choose | None, generator: np.ran
     def choose(game: Any, rows: np.ndarray, who: np.ndarray) -> np.ndarray:
         actions = np.zeros(len(rows), np.int64)
         for number, player in enumerate(players):
-            own = who == number
-            if own.any():
-                actions[own] = player(game, generator, rows[own])
-        own = who >= len(players)
-        if networks is not None and own.any():
-            actions[own] = networks(game, rows[own], who[own] - len(players))
+            turns = who == number
+            if turns.any():
+                actions[turns] = player(game, generator, rows[turns])
+        turns = who >= len(players)
+        if networks is not None and turns.any():
+            actions[turns] = networks(game, rows[turns], who[turns] - len(players))
         return actions
 
     return choose

@@ -20,6 +20,9 @@ from trainer.envs.selfplay import Opponents, player_at, scripted
 from trainer.host import seeds
 from trainer.selfplay.pool import DRAW, KINDS, LATEST, LOSS, RANDOM, SCRIPTED, SNAPSHOTS, WIN, OpponentPool
 
+# Gives a worker's world its opponents: configuration, spec, world, what copies the newest weights, worker, seed.
+Seating = Callable[[Config, EnvSpec, Any, Callable[[Tensor], object], int, list[int]], "PoolOpponents | NoOpponents"]
+
 BLOCK = 16  # rows of each network in one pass; few games wait for the same opponent at a time
 
 _STATE = ("kind", "member", "own", "_slots", "_versions", "_loaded", "_leaving")
@@ -42,7 +45,7 @@ class PoolOpponents:
         self, config: Config, spec: EnvSpec, pool: OpponentPool, read_weights: Callable[[Tensor], object],
         worker: int, num_games: int, seed: list[int],
     ) -> None:  # fmt: skip
-        self._pool, self._read_weights, self._worker = pool, read_weights, worker
+        self.pool, self._read_weights, self._worker = pool, read_weights, worker
         self._epsilon, self._both_seats = config.opponents.epsilon, config.opponents.both_seats
         self._seed, self._rng = seed, np.random.default_rng(seed)
         self._players: list[Player | None] = [random_player, None]
@@ -77,7 +80,7 @@ class PoolOpponents:
             self.kind, self.member = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
             self.own = np.zeros(shape, bool)
         self._read_weights(self._members[0])
-        self.kind[rows] = self._rng.choice(len(KINDS), (len(rows), shape[1]), p=shares(self._pool.mixture))
+        self.kind[rows] = self._rng.choice(len(KINDS), (len(rows), shape[1]), p=shares(self.pool.mixture))
         self.own[rows] = self._both_seats and self.kind[rows] == LATEST
         self.member[rows] = 0
         for row, seat in zip(*np.nonzero(self.kind[rows] >= SNAPSHOTS), strict=True):
@@ -88,7 +91,7 @@ class PoolOpponents:
 
         Where it is not loaded and no member is free, another loaded one is drawn instead.
         """
-        pool = self._pool
+        pool = self.pool
         first, last = (0, pool.size) if kind == SNAPSHOTS else (pool.size, len(pool.version))
         slot = first + int(self._rng.choice(last - first, p=shares(pool.chances[first:last])))
         held = np.flatnonzero((self._slots == slot) & (self._versions == pool.version[slot]))
@@ -135,8 +138,8 @@ class PoolOpponents:
         kinds, actions = self.kind[rows, seats], np.zeros(len(rows), np.int64)
         learned = kinds >= LATEST
         if learned.any():
-            own = rows[learned]
-            actions[learned] = self._by_networks(game.observe(own), self.member[own, seats[learned]])
+            games = rows[learned]
+            actions[learned] = self._by_networks(game.observe(games), self.member[games, seats[learned]])
             strays = learned & (self._rng.random(len(rows)) < self._epsilon)
             if strays.any():
                 actions[strays] = random_player(game, self._rng, rows[strays])
@@ -152,8 +155,8 @@ class PoolOpponents:
         """Greedy actions, int64 [M], of `members`, int64 [M], for observations, arrays [M, ...], in blocks."""
         actions, place = np.zeros(len(members), np.int64), np.zeros(len(members), np.int64)
         for member in range(len(self._members)):
-            own = members == member
-            place[own] = np.arange(np.count_nonzero(own))
+            asked = members == member
+            place[asked] = np.arange(np.count_nonzero(asked))
         for block in range(int(place.max()) // self._block + 1):
             now = np.flatnonzero(place // self._block == block)
             who, where = members[now], place[now] % self._block
@@ -166,7 +169,7 @@ class PoolOpponents:
 
     def ended(self, game: Any, rows: np.ndarray, seats: np.ndarray) -> None:
         """Count the results of games that are over, `rows`, int64 [M], with the agent's seats, int64 [M]."""
-        results = self._pool.results[self._worker]
+        results = self.pool.results[self._worker]
         for row, seat, winner in zip(rows, seats, game.winner[rows], strict=True):
             outcome = DRAW if winner < 0 else WIN if winner == seat else LOSS
             for other in range(game.num_players):
@@ -174,9 +177,35 @@ class PoolOpponents:
                     line, member = self.kind[row, other], self.member[row, other]
                     if line >= SNAPSHOTS:
                         line = 3 + self._slots[member]
-                        if self._versions[member] != self._pool.version[self._slots[member]]:
+                        if self._versions[member] != self.pool.version[self._slots[member]]:
                             continue  # it is gone from the pool, and another one has its place
                     results[line, outcome] += 1
+
+
+class NoOpponents:
+    """In place of `PoolOpponents` where nobody is played against."""
+
+    def state_dict(self) -> None:
+        """There is none."""
+
+    def load_state_dict(self, state: None) -> None:
+        """Do nothing: there is no state."""
+
+
+def against_nobody(
+    config: Config, spec: EnvSpec, world: Any, read_weights: Callable[[Tensor], object], worker: int, seed: list[int]
+) -> NoOpponents:
+    """A `Seating` for a world without opponents."""
+    return NoOpponents()
+
+
+def against_pool(
+    pool: OpponentPool, config: Config, spec: EnvSpec, world: Any, read_weights: Callable[[Tensor], object],
+    worker: int, seed: list[int],
+) -> PoolOpponents:  # fmt: skip
+    """A `Seating`, once its first argument is given: the world plays against `pool`; others as `PoolOpponents`."""
+    world.opponents = PoolOpponents(config, spec, pool, read_weights, worker, world.num_envs, seed)
+    return world.opponents
 
 
 def shares(chances: np.ndarray) -> np.ndarray:

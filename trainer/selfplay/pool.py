@@ -17,6 +17,8 @@ from torch import Tensor
 
 from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config, OpponentsConfig
+from trainer.memory.boards import MAIN, WORKER
+from trainer.memory.fields import allocate, float32_tensor, float64, int64, shared_fields
 from trainer.reading import ReadError
 from trainer.run_folder import checkpoint, manifest
 from trainer.run_folder import folder as run_folder
@@ -27,6 +29,29 @@ RANDOM, SCRIPTED, LATEST, SNAPSHOTS, CHECKPOINTS = range(5)
 KINDS = ("random", "scripted", "latest", "snapshots", "checkpoints")
 WIN, DRAW, LOSS = range(3)
 PRIOR = 1.0  # games, half of them won, that are added to those against each snapshot
+
+
+@shared_fields
+class PoolBoard:
+    """The shared memory of an `OpponentPool` with S slots.
+
+    Args:
+        slots: S.
+        numel: N, number of weights.
+        num_workers: W.
+    """
+
+    weights = float32_tensor(("S", "N"), "of the slots", by=MAIN)
+    version = int64(("S",), "0 for an empty slot, odd while the slot is written", by=MAIN)
+    frames = int64(("S",), "at which the snapshot was taken, 0 for checkpoints", by=MAIN)
+    chances = float64(("S",), "how often each snapshot is drawn among the snapshots, and each checkpoint among the "
+                      "checkpoints", by=MAIN)  # fmt: skip
+    mixture = float64((len(KINDS),), "how often each of `KINDS` is drawn", by=MAIN)
+    results = int64(("W", "R", 3), "games that the learner won, drew and lost against random, scripted, latest and "
+                    "each slot: R is 3 + S", by=WORKER)  # fmt: skip
+
+    def __init__(self, slots: int, numel: int, num_workers: int) -> None:
+        allocate(self, S=slots, N=numel, W=num_workers, R=3 + slots)
 
 
 class OpponentPool:
@@ -42,14 +67,7 @@ class OpponentPool:
 
     Attributes:
         size: number of slots for snapshots.
-        weights: float32 [size + C, numel]; written by the main process.
-        version: int64 [size + C], 0 for an empty slot, odd while the slot is written; written by the main process.
-        frames: int64 [size + C], at which the snapshot was taken, 0 for checkpoints; written by the main process.
-        chances: float64 [size + C], how often each snapshot is drawn among the snapshots, and each checkpoint among the
-            checkpoints; written by the main process.
-        mixture: float64 [5], how often each of `KINDS` is drawn; written by the main process.
-        results: int64 [W, 3 + size + C, 3], games that the learner won, drew and lost against random, scripted, latest
-            and each slot; written by the worker.
+        board: the shared memory; its fields are attributes of the pool too.
     """
 
     def __init__(
@@ -58,10 +76,7 @@ class OpponentPool:
         self.config, self.size, self._done = config, config.pool_size, 0.0
         self.written: set[str] = set()  # files that this process has written or loaded
         slots = self.size + len(checkpoints)
-        self.weights = torch.zeros(slots, numel).share_memory_()
-        self._words = torch.zeros(2, slots, dtype=torch.int64).share_memory_()
-        self._chances = torch.zeros(slots + len(KINDS), dtype=torch.float64).share_memory_()
-        self._results = torch.zeros(num_workers, 3 + slots, 3, dtype=torch.int64).share_memory_()
+        self.board = PoolBoard(slots, numel, num_workers)
         self._open()
         for slot, flat in enumerate(checkpoints, self.size):
             self.weights[slot].copy_(flat)
@@ -69,14 +84,12 @@ class OpponentPool:
         self.rebalance()
 
     def _open(self) -> None:
-        self.version, self.frames = self._words.numpy()
-        chances = self._chances.numpy()
-        self.chances, self.mixture = chances[: len(self.version)], chances[len(self.version) :]
-        self.results = self._results.numpy()
+        board = self.board
+        self.weights, self.version, self.frames = board.weights, board.version, board.frames
+        self.chances, self.mixture, self.results = board.chances, board.mixture, board.results
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("config", "size", "_done", "weights", "_words", "_chances", "_results")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("config", "size", "_done", "board")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -191,7 +204,12 @@ class OpponentPool:
 
     def state_dict(self) -> dict[str, Any]:
         """Versions, frames and results of all slots; the weights are in the files of `save`."""
-        return {"words": self._words.clone(), "chances": self._chances.clone(), "results": self._results.clone()}
+        arrays = {
+            "words": np.stack([self.version, self.frames]),
+            "chances": np.concatenate([self.chances, self.mixture]),
+            "results": self.results.copy(),
+        }
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def load(self, folder: Path, kept: dict[str, Any] | None, warn: Callable[[str], None]) -> None:
         """Load the pool of a run that is resumed.
@@ -205,14 +223,15 @@ class OpponentPool:
         if kept is None:
             load_newest(self, folder, warn)
             return
+        words, chances, results = (kept[name].numpy() for name in ("words", "chances", "results"))
         checkpoints = self.version[self.size :].copy()
-        self._words.copy_(kept["words"])
+        self.version[:], self.frames[:] = words
         self.version[self.size :] = checkpoints
         self.results[:] = 0
-        if kept["results"].shape == self._results.shape:
-            self._results.copy_(kept["results"])
+        if results.shape == self.results.shape:
+            self.results[:] = results
         else:  # the number of workers has changed
-            self.results[0] = kept["results"].sum(0).numpy()
+            self.results[0] = results.sum(0)
         self.forget(folder)
         for name, slot in self._files().items():
             try:
@@ -222,8 +241,8 @@ class OpponentPool:
                 warn(f"{error}; the other snapshots are used")
                 self.version[slot] = self.frames[slot] = 0
                 self.results[:, 3 + slot] = 0
-        if torch.equal(self._words, kept["words"]):
-            self._chances.copy_(kept["chances"])
+        if np.array_equal([self.version, self.frames], words):
+            self.chances[:], self.mixture[:] = np.split(chances, [len(self.chances)])
         else:
             self.rebalance()
 

@@ -1,11 +1,11 @@
 """A local agent of the schedule `shared_gradient`: acts, computes gradients, and applies them to the shared agent.
 
 Runs in: a process for each local agent, on the CPU.
-Receives: the shared weights through shared memory; orders through a pipe.
-Sends: gradients to the shared optimiser; rows into its own replay; counters and episodes onto its own board.
-Waits for: the shared agent's lock (`locked`) or nothing (`hogwild`), or where it lives on a device, its mailbox;
-the main process, while a checkpoint is made.
-Stops when: its control board says so; its own exception (sent through the pipe); the parent's death.
+Receives: the shared weights through shared memory; commands through a pipe.
+Sends: gradients to the shared optimiser; rows into its replay; counters and episodes onto its board.
+Waits for: the shared agent's lock (`locked`) or nothing (`hogwild`); its mailbox, with the shared agent on a device;
+the main process, during a checkpoint.
+Stops when: its control board says so; it raises (the error goes through the pipe); its parent dies.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from trainer.envs import life
 from trainer.host import seeds
 from trainer.host.errors import error_text
 from trainer.memory.boards import AgentBoard, ControlBoard
-from trainer.roles import child
-from trainer.roles.learner import IDLE_S, ROW_EVERY_S, Learner, saved
+from trainer.roles import child, pace
+from trainer.roles.learner import Learner
+from trainer.roles.learner_process import ROW_EVERY_S, saved
 from trainer.roles.rollout import CollectorPlan, Rollout, close_world
 from trainer.roles.shared_memory import SharedMemoryLink
 from trainer.run_folder import checkpoint
@@ -41,46 +42,46 @@ def run(
     plan: CollectorPlan, control: ControlBoard, shared: SharedAgent | DeviceAgent, boards: Sequence[AgentBoard],
     resumed: bool, exact: bool, pipe: Connection,
 ) -> None:  # fmt: skip
-    """Body of the process.
+    """Body of a local agent's process.
 
-    The pipe carries `("save", frames)` and then `("go", 0)` to it, and from it `("row", metrics)`, `("saved",
-    path)`, `("unsaved", why)` and `("error", text)`.
+    It receives `("save", frames)` and later `("go", 0)` through the pipe, and sends `("row", metrics)`, `("saved",
+    path)`, `("unsaved", why)` or `("error", text)`.
 
     Args:
-        plan: of its rollout; its only agent is the local one.
-        control: its control board.
+        plan: of the rollout; its only agent is the local agent.
+        control: the local agent's control board.
         shared: the shared agent.
-        boards: of all local agents: exploration and annealing follow the frames of all.
-        resumed: go on from this agent's newest checkpoint.
-        exact: go on in the middle of its episodes too.
+        boards: of all local agents, as exploration and annealing follow the frames of all.
+        resumed: whether to continue from the local agent's newest checkpoint.
+        exact: whether to continue the episodes of this checkpoint, too.
         pipe: to the main process.
     """
-    (own,) = plan.agents
-    child.begin(own.config, "agent", own.number, plan.start, own.config.learner.num_threads)
-    trace = open_trace(own.config, "learner", own.name)
+    (local,) = plan.agents
+    child.begin(local.config, "agent", local.number, plan.start, local.config.learner.num_threads)
+    trace = open_trace(local.config, "learner", local.name)
     world: list[Any] = []  # once it is made
     try:
-        life.tell(own.board.learner_starts)
+        life.tell(local.board.learner_starts)
         agent, rollout = _build(plan, control, shared, resumed, exact, world)
         life.tell(agent.beat)
         agent.follow(trace)
         reported, waiting = time.monotonic(), False
         while not control.stopping():
             frames = total(boards)
-            now = own.board.learner_heartbeat[0] = time.monotonic()
+            now = local.board.learner_heartbeat[0] = time.monotonic()
             if now - reported >= ROW_EVERY_S:
                 reported = now
                 pipe.send(("row", agent.metrics()))
             if pipe.poll():
                 order, number = pipe.recv()
-                waiting = order == "save"  # until all have saved; a "go" may have been meant for a predecessor
+                waiting = order == "save"  # until all have saved; a "go" may be for a process before this one
                 if waiting:
                     pipe.send(saved(partial(_save, agent, rollout), number))
-            elif not waiting and frames < own.config.budget_frames:
+            elif not waiting and frames < local.config.budget_frames:
                 _round(agent, rollout, boards)
-            elif waiting or own.config.schedule.updates_per_round is not None or not agent.work():
-                # where updates follow frames, a predecessor's last rows may still owe some
-                time.sleep(IDLE_S)
+            elif waiting or local.config.schedule.updates_per_round is not None or not pace.work(agent):
+                # after a restart updates may be due for the last rows of the process before
+                time.sleep(pace.IDLE_S)
     except (BrokenPipeError, ConnectionResetError, EOFError):
         os._exit(1)  # the main process is gone
     except BaseException as error:  # an environment may raise anything, SystemExit too
@@ -96,38 +97,38 @@ def _build(
     plan: CollectorPlan, control: ControlBoard, shared: SharedAgent | DeviceAgent, resumed: bool, exact: bool,
     made: list[Any],
 ) -> tuple[Learner, Rollout]:  # fmt: skip
-    """Learner and rollout, in the order in which `sequential` makes them, so that both draw the same numbers.
+    """Build learner and rollout, in the order of `sequential`, so that both schedules draw the same random numbers.
 
-    The world is put into `made` at once, so that it can be closed whatever happens then.
+    The world is put into `made` as soon as it exists, so that the caller can close it after a failure.
     """
-    (own,) = plan.agents
-    agent = Learner(own, torch.device("cpu"))
-    torch.manual_seed(seeds.of_updates(own.config.seed, own.number))
+    (local,) = plan.agents
+    agent = Learner(local, torch.device("cpu"))
+    torch.manual_seed(seeds.of_updates(local.config.seed, local.number))
     agent.prepare()
-    shared.join(own.number, agent.updater)
+    shared.join(local.number, agent.updater)
     for target, trained in zip(agent.updater.targets, agent.updater.trained, strict=True):
         target.copy_(trained)
     link = SharedMemoryLink(control, plan.agents, plan.worker)
     link.begin()
-    generators: dict[str, Any] = {}  # not those that the learner draws from
+    generators: dict[str, Any] = {}  # apart from those of the learner
     with seeds.apart(generators):
-        seeds.seed_globals(own.config.seed, "collector", own.number, plan.start)
+        seeds.seed_globals(local.config.seed, "collector", local.number, plan.start)
         made.append(envs.make_world(plan.env, plan.num_envs))
-        policy = make_policy(own.config, own.spec)
+        policy = make_policy(local.config, local.spec)
         rollout = Rollout(plan, link, made[0], [policy])
     rollout.generators = generators
-    found = checkpoint.newest(own.folder) if resumed else None
+    found = checkpoint.newest(local.folder) if resumed else None
     if found is not None:
         agent.load_state_dict(found, with_sampler=exact)
-        shared.pull(own.number, agent.updater.trained)
+        shared.pull(local.number, agent.updater.trained)
         if exact:
             rollout.load_state_dict(found["rollout"])
             torch.set_rng_state(found["torch_rng"])
-    else:  # one that died has its count of updates where the shared optimiser keeps it
-        agent.limiter.updates = shared.updates_of(own.number)
-        own.board.updates[0] = agent.limiter.updates
-        if own.board.lost_at[0]:
-            agent.limiter.begin_again(int(own.board.lost_at[0]))
+    else:  # of a local agent that died, the shared optimiser has the number of updates
+        agent.limiter.updates = shared.updates_of(local.number)
+        local.board.updates[0] = agent.limiter.updates
+        if local.board.lost_at[0]:
+            agent.limiter.begin_again(int(local.board.lost_at[0]))
     shared.beat = agent.beat
     agent.publish()
     return agent, rollout
@@ -139,25 +140,16 @@ def total(boards: Sequence[AgentBoard]) -> int:
 
 
 def _round(agent: Learner, rollout: Rollout, boards: Sequence[AgentBoard]) -> None:
-    """Some steps of every environment, the updates that they owe, and the new weights for the next steps."""
-    board, schedule = agent.board, agent.config.schedule
-    board.schedule_frames[0] = total(boards)
+    """Collect a round, make the updates that are due for it, and publish the weights."""
+    agent.board.schedule_frames[0] = total(boards)
     rollout.collect_round()
-    agent.anneal(total(boards))
-    frames = board.total_frames()
-    if schedule.updates_per_round is None:
-        owed = int(agent.limiter.due(frames, board.total_episodes()))
-    else:
-        owed = schedule.updates_per_round if frames >= agent.limiter.warmup_frames else 0
-    while owed:
-        chunk = min(owed, agent.config.learner.prefetch_batches)
-        agent.learn([chunk])
-        owed -= chunk
+    for _ in pace.round_updates(agent, total(boards)):
+        pass
     agent.publish()
 
 
 def _save(agent: Learner, rollout: Rollout, number: int) -> Path:
-    """A checkpoint between two rounds, with where the environments stand."""
+    """Save a checkpoint between two rounds, with the state of the environments."""
     state = {**rollout.state_dict(), "number": number}
     save_or_say(rollout.trace)
     return agent.save(number, rollout=state, torch_rng=torch.get_rng_state())

@@ -1,19 +1,19 @@
-"""The shared agent on a device: local agents put their gradients into mailboxes, one process applies them all.
+"""The shared agent on a device: local agents put their gradients into mailboxes, and one process applies them all.
 
-Runs in: the main process, on `learner.device`; what local agents hold of it is its shared memory.
+Runs in: the main process, on `learner.device`; local agents have its shared memory.
 Receives: gradients with their learning rate, a mailbox for each local agent, in shared memory.
 Sends: new weights through two slots in shared memory; for each mailbox, how many of its gradients are applied.
-Waits for: nobody; where every mailbox is empty it says so, and the main process sleeps.
-Stops when: the main process closes it; whoever waits for it then goes on without.
+Waits for: nothing; if every mailbox is empty, the main process sleeps.
+Stops when: the main process closes it; local agents that wait for it then go on.
 
 Modes (`schedule.application`), for a local agent that has sent its gradient:
 
-- `locked`: it waits until that one is applied and takes the newest weights, which hold it.
-- `hogwild`: it goes on with the weights that it has, or newer ones where there are, and waits only where the gradient
-  before is still in its mailbox. One process applies all of them, so that no step is lost in either mode.
+- `locked`: it waits until this gradient is applied, and takes the weights that follow from it.
+- `hogwild`: it goes on with its weights, or with newer ones if there are some; it waits only if the gradient before is
+  still in its mailbox. As one process applies all gradients, no step is lost in either mode.
 
-Where the device is a GPU, the shared memory is page-locked for copies that do not block; with the CPU as the device the
-very same lines run.
+If the device is a GPU, the shared memory is page-locked, so that copies do not block; with the CPU as the device the
+same code runs.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from trainer.learning.update import Updater
 from trainer.memory.fields import allocate, block_of, float32_tensor, int64, shared_fields
 from trainer.shared_gradient.shared import APPLIED, COUNTS, STALENESS, adam_step, views
 
-POLL_S = 5e-5  # between two looks of a local agent at its mailbox
+POLL_S = 5e-5  # between two checks of a local agent's mailbox
 PORTABLE = 1  # cudaHostRegisterPortable: page-locked for every device
 
 
 @shared_fields
 class Mailboxes:
-    """What crosses process borders: a mailbox for each local agent's gradient, and two slots for new weights.
+    """The shared memory of a `DeviceAgent`: a mailbox for each local agent's gradient, and two slots for new weights.
 
     Args:
         num_agents: P.
@@ -63,18 +63,18 @@ class Mailboxes:
 
 
 class DeviceAgent:
-    """Weights, Adam's moments and step count on a device; what crosses process borders is `Mailboxes`.
+    """Weights, Adam's moments and step count on a device; local agents get its `Mailboxes`.
 
     Args:
-        updater: of the shapes, and with the first weights.
+        updater: has the shapes and the first weights.
         num_agents: P.
         device: where weights and moments live.
         mode: `locked` or `hogwild`.
 
     Attributes:
         mail: shared with the local agents.
-        version: steps of the shared optimiser; in the main process.
-        beat: called while a local agent waits for the main process; in its process.
+        version: number of steps of the shared optimiser; in the main process.
+        beat: called in a local agent's process while it waits for the main process.
 
     Raises:
         RunFailed: the shared memory cannot be page-locked.
@@ -119,53 +119,53 @@ class DeviceAgent:
     # A local agent's side.
 
     def join(self, number: int, updater: Updater) -> None:
-        """Let a local agent's optimiser be the shared one from now on, and take its weights.
+        """Make the shared optimiser that of a local agent's updater, and copy the shared weights into it.
 
-        What a predecessor had sent before it died is applied first.
+        A gradient that the process before had sent when it died is applied first.
         """
         updater.optimize = partial(self.apply, number, updater)
         self._wait(number)
         self.pull(number, updater.trained)
 
     def apply(self, number: int, updater: Updater, gradients: Sequence[Tensor]) -> None:
-        """Send a gradient; the local network takes the newest weights, with `locked` those that hold it.
+        """Send a gradient, and copy the newest weights into the local network: with `locked` those that follow from it.
 
-        A gradient that is not finite is not applied: the updater's own flag is set then.
+        If the gradient was not finite, it changes nothing, as the updater's flag says so.
         """
-        if not self._wait(number):  # hogwild: the one before
+        if not self._wait(number):  # hogwild: for the gradient before
             return
-        for mine, own in zip(
+        for mine, its in zip(
             self._mailboxes[number], chain(gradients, (updater.rate, updater.not_finite)), strict=True
         ):
-            mine.copy_(own)
+            mine.copy_(its)
         self.mail.based[number] = self._held
-        self.mail.sent[number] += 1  # from here on it counts
+        self.mail.sent[number] += 1  # now it may be applied
         if self.mode == "locked" and not self._wait(number):
             return
         if self.mail.newest[1 + int(self.mail.newest[0]) % 2] != self._held:
             self.pull(number, updater.trained)
 
     def _wait(self, number: int) -> bool:
-        """Until a mailbox is empty; whether it is, and not closed instead."""
+        """Wait until a mailbox is empty; returns False if the shared agent was closed before."""
         while self.mail.applied[number] < self.mail.sent[number]:
             if self.mail.closed[0]:
                 return False
-            self.beat()  # who waits for the main process is not hung, however long that is busy
+            self.beat()  # a local agent that waits for a busy main process does not hang
             time.sleep(POLL_S)
         return True
 
     def pull(self, number: int | None, weights: Sequence[Tensor]) -> None:
-        """Copy the newest weights, all of one version, into tensors of the updater's shapes; waits for nobody.
+        """Copy the newest weights, all of one version, into tensors, without waiting.
 
         Args:
-            number: of the local agent that goes on from them; None: somebody who only looks.
-            weights: where to.
+            number: of the local agent that continues with them; None: they are only read.
+            weights: tensors of the updater's shapes.
         """
         while True:
             publication = int(self.mail.newest[0])
             slot = publication % 2
-            for mine, own in zip(weights, self._weights[slot], strict=True):
-                mine.copy_(own)
+            for mine, its in zip(weights, self._weights[slot], strict=True):
+                mine.copy_(its)
             version = int(self.mail.newest[1 + slot])
             if (
                 int(self.mail.newest[0]) == publication
@@ -177,11 +177,11 @@ class DeviceAgent:
     # The main process's side.
 
     def serve(self) -> bool:
-        """Apply what is in the mailboxes and publish the new weights; whether there was anything.
+        """Apply the gradients in all mailboxes, then publish the new weights; returns whether there was any gradient.
 
-        Every gradient that is there when it is called is applied in one round, each in a step of its own, so that
-        nobody waits for more than the others' one. A copy to the device is ordered before the step that reads it, and
-        the slot is whole before its number is told.
+        Each gradient is applied by one step. A local agent waits for at most one gradient of each other local agent.
+        The copy of a gradient to the device comes before the step that reads it, and a slot is whole before its number
+        is published.
         """
         for number in np.flatnonzero(self.mail.sent > self._taken):
             self._take(int(number))
@@ -209,26 +209,26 @@ class DeviceAgent:
         self.mail.newest[0] = publication
 
     def updates_of(self, number: int) -> int:
-        """Updates of a local agent that were applied."""
+        """Number of a local agent's updates that were applied."""
         return int(self.mail.applied[number])
 
     def metrics(self, number: int) -> dict[str, float]:
-        """Of a local agent: mean number of updates between its weights and its gradient, its own too (hogwild)."""
+        """Metrics of a local agent: mean number of updates between its weights and its gradient, with its updates."""
         return {"staleness_updates": float(self._staleness[number] / max(1, self._taken[number]))}
 
     def totals(self) -> dict[str, int]:
-        """Of the shared optimiser, for the loggers."""
+        """Metrics of the shared optimiser."""
         return {"optimizer_steps": self.version}
 
     def dismiss(self) -> None:
-        """Let nobody wait for it any more."""
+        """End all waits of local agents."""
         self.mail.closed[0] = 1
 
     def close(self) -> None:
-        """Give the page-locked memory back; safe to call twice.
+        """Unlock the page-locked memory. Safe to call twice.
 
         Raises:
-            RuntimeError: the device has failed, which it says to whoever asks it anything.
+            RuntimeError: the device has failed.
         """
         self.dismiss()
         if self._locked_pages:
@@ -237,7 +237,7 @@ class DeviceAgent:
             self._locked_pages = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, moments, step and counts, with what is in the mailboxes; as `SharedAgent.state_dict` gives it."""
+        """Apply the gradients in the mailboxes; returns what `SharedAgent.state_dict` returns."""
         self.serve()
         counts = torch.zeros(len(self._taken), COUNTS, dtype=torch.int64)
         counts[:, APPLIED], counts[:, STALENESS] = torch.from_numpy(self._taken), torch.from_numpy(self._staleness)
@@ -249,7 +249,7 @@ class DeviceAgent:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint, before any local agent is started; counts are kept of as many as there were."""
+        """Load a checkpoint before any local agent is started; it may have counts of fewer or more local agents."""
         self._state.copy_(state["state"])
         self._step.fill_(state["steps"])
         self.version = state["version"]
@@ -261,7 +261,7 @@ class DeviceAgent:
 
 
 def _lock_pages(block: Tensor, device: torch.device) -> None:
-    """Page-lock shared memory in this process, which alone copies between it and the device."""
+    """Page-lock shared memory in this process; only this process copies between it and the device."""
     with torch.cuda.device(device):
         error = int(torch.cuda.cudart().cudaHostRegister(block.data_ptr(), block.numel(), PORTABLE))
     if error:

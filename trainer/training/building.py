@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tensordict import TensorDict
 
 from trainer.algorithms import check_actions
 from trainer.config.consistency import check_game
@@ -20,16 +21,17 @@ from trainer.config.sections import Config
 from trainer.datasets.minari import read_dataset
 from trainer.datasets.rows import rows_of
 from trainer.envs import EnvError, EnvSpec
-from trainer.host import seeds, unguarded
+from trainer.host import seeds
 from trainer.host.signals import StopSignals
 from trainer.memory.boards import RUN, ControlBoard
 from trainer.replay.on_disk import ReplayCopy
-from trainer.roles import learner as learning
+from trainer.roles import learner_process as learning
 from trainer.roles import task as looking
 from trainer.roles.agents import AgentPlan, plan_agents, plan_local_agents, wants_values, without_scheme
 from trainer.roles.learner import Learner
 from trainer.roles.rollout import CollectorPlan
 from trainer.run_folder import checkpoint
+from trainer.selfplay.opponents import Seating, against_nobody, against_pool
 from trainer.selfplay.pool import NoPool, OpponentPool, open_pool
 from trainer.shared_gradient import local_agent as playing_agents
 from trainer.shared_gradient.shared import SharedAgent
@@ -55,11 +57,11 @@ SAY_EVERY_S = 5.0  # between two lines on how long the environment takes to be m
 
 
 def describe(config: Config) -> list[tuple[str, EnvSpec]]:
-    """Agents of the user's environment, and what each of them sees and does; nothing of it runs in this process.
+    """Names and specs of the environment's agents, read in another process.
 
     Raises:
         ConfigError: the configuration does not fit the environment.
-        EnvError: it cannot be made or trained on, or its process died or hung as it was looked at.
+        EnvError: it cannot be made or trained on, or the other process died or hung.
     """
     said = EverySeconds(SAY_EVERY_S)
 
@@ -74,8 +76,6 @@ def describe(config: Config) -> list[tuple[str, EnvSpec]]:
     except TaskFailed as error:
         if error.kind == "EnvError":
             raise EnvError(error.cause) from error
-        if unguarded.WORDS in str(error):
-            raise ConfigError(unguarded.sentence()) from error
         raise EnvError(f"{config.env.id}: {error}; make one by itself in Python to see why") from error
     for _, spec in world:
         check_actions(spec)
@@ -86,12 +86,12 @@ def describe(config: Config) -> list[tuple[str, EnvSpec]]:
 
 @dataclass(frozen=True)
 class Side:
-    """What learns and who plays, which the schedule chooses.
+    """The parts of a run that depend on the schedule.
 
     Args:
-        learners: what learns.
-        collectors: who plays.
-        boards: of orders to who plays for each agent.
+        learners: the learning side.
+        collectors: the playing side.
+        boards: control board of each agent's collectors.
         trace: of this process.
     """
 
@@ -103,15 +103,15 @@ class Side:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run takes place.
+    """What all parts of a run are built with.
 
     Args:
-        config: the run.
-        run_dir: its folder.
-        scratch: folder of its replay.
-        device: of its updates.
-        loggers: where its rows go.
-        supervisor: of its processes.
+        config: of the run.
+        run_dir: the run folder.
+        scratch: folder of the replay.
+        device: of the updates.
+        loggers: for rows and events.
+        supervisor: of the processes.
     """
 
     config: Config
@@ -140,9 +140,10 @@ def build(
     else:
         plans = plan_agents(config, world, run_dir, scratch)
         learners, board = learners_of(place, plans)
-        opponents = None
+        opponents: Seating = against_nobody
         if world[0][1].against_opponents:
-            pool = opponents = open_pool(config, run_dir, plans[0].weights.numel, plans[0].streams.num_workers)
+            pool = open_pool(config, run_dir, plans[0].weights.numel, plans[0].streams.num_workers)
+            opponents = partial(against_pool, pool)
         trace = open_trace(config, "learner" if learners.learns_here else "main")
         learners.follow(trace)
         side = Side(learners, collectors_of(place, plans, board, opponents), [board] * len(plans), trace)
@@ -192,25 +193,25 @@ def begin_with_dataset(plan: AgentPlan, loggers: Loggers) -> None:
 
 
 def control_board(num_workers: int) -> ControlBoard:
-    """A control board whose collectors are to run."""
+    """A control board with the command to run."""
     board = ControlBoard(num_workers)
     board.command[0] = RUN
     return board
 
 
 def learners_of(place: Place, plans: Sequence[AgentPlan]) -> tuple[LocalLearners | RemoteLearners, ControlBoard]:
-    """The agents' learners, where `agents.learner` says, and the board of who plays for them.
+    """The agents' learners, in this process or others as `agents.learner` says, and the collectors' control board.
 
     Raises:
-        ConfigError: learners in processes of their own in a schedule that has rounds.
+        ConfigError: `agents.learner=process` in a schedule that has rounds.
     """
     config, board = place.config, control_board(plans[0].streams.num_workers)
     frozen = [plan for plan in plans if plan.name in config.agents.frozen]
     apart = config.agents.learner == "process" and len(plans) > 1
     learners = [Learner(plan, place.device, plan in frozen) for plan in (frozen if apart else plans)]
-    for learner in learners:
-        if learner.name in config.agents.start_from:
-            start_from(learner, Path(config.agents.start_from[learner.name]))
+    for plan in plans:
+        if plan.name in config.agents.start_from:
+            start_from(plan, learners, Path(config.agents.start_from[plan.name]))
     torch.manual_seed(seeds.of_updates(config.seed))
     learning = [learner for learner in learners if not learner.frozen]
     updating = (stacked if config.agents.learner == "stacked" else one_by_one)(learning)
@@ -234,22 +235,20 @@ def learners_of(place: Place, plans: Sequence[AgentPlan]) -> tuple[LocalLearners
     ), board
 
 
-def collectors_of(
-    place: Place, plans: Sequence[AgentPlan], board: ControlBoard, pool: OpponentPool | None
-) -> Collectors:
-    """Who plays for the agents: collector processes, or virtual workers in this one."""
+def collectors_of(place: Place, plans: Sequence[AgentPlan], board: ControlBoard, opponents: Seating) -> Collectors:
+    """The collectors: processes, or virtual workers in this process."""
     config = place.config
-    own = [
-        CollectorPlan(config, tuple(plans), worker, snapshot=snapshot_path(place.run_dir, worker), pool=pool)
+    workers = [
+        CollectorPlan(config, tuple(plans), worker, snapshot=snapshot_path(place.run_dir, worker), opponents=opponents)
         for worker in range(plans[0].streams.num_workers)
     ]
     if config.schedule.kind.collectors:
-        return CollectorWorkers(config, own, board, place.supervisor, place.loggers)
-    return LocalCollectors(own, board, place.loggers.event)
+        return CollectorWorkers(config, workers, board, place.supervisor, place.loggers)
+    return LocalCollectors(workers, board, place.loggers.event)
 
 
 def local_agents(place: Place, plans: Sequence[AgentPlan]) -> Side:
-    """Local agents, which play and learn in processes of their own, and the shared agent."""
+    """The parts of `shared_gradient`: local agents, which play and learn in a process each, and the shared agent."""
     config, schedule, device = place.config, place.config.schedule, place.device
     updater = Learner(plans[0], torch.device("cpu")).updater
     agent: SharedAgent | DeviceAgent
@@ -281,7 +280,7 @@ def local_agents(place: Place, plans: Sequence[AgentPlan]) -> Side:
 def start_learner(
     plan: AgentPlan, board: ControlBoard, device: torch.device, pipe: Connection, restarts: int
 ) -> BaseProcess:
-    """An agent's learner process, on the visible GPUs in turn, or on the CPU."""
+    """Start the learner process of an agent, on the CPU, or on a GPU: agents are given the visible GPUs in turn."""
     where = f"cuda:{plan.number % torch.cuda.device_count()}" if device.type == "cuda" else str(device)
     return spawn(learning.run, (without_scheme(plan), board, where, pipe), f"learner of {plan.name}")
 
@@ -290,7 +289,7 @@ def start_local_agent(
     players: LocalAgents, plans: Sequence[AgentPlan], number: int, board: ControlBoard,
     shared: SharedAgent | DeviceAgent, pipe: Connection, restarts: int,
 ) -> BaseProcess:  # fmt: skip
-    """A local agent's process; only the first one goes on from a checkpoint."""
+    """Start the process of a local agent; a restarted one does not continue from a checkpoint."""
     player, plan = players.plans[number], plans[number]
     resumed = player.config.resume is not None and not restarts
     sent = replace(player, agents=(without_scheme(plan),), exact=False)
@@ -298,14 +297,20 @@ def start_local_agent(
     return spawn(playing_agents.run, (sent, board, shared, boards, resumed, resumed and player.exact, pipe), plan.name)
 
 
-def start_from(learner: Learner, path: Path) -> None:
-    """Begin with the policy of another run.
+def start_from(plan: AgentPlan, learners: Sequence[Learner], path: Path) -> None:
+    """Let an agent begin with the policy of another run.
+
+    An agent that learns in another process finds it on its board, as after a restart.
 
     Raises:
         ConfigError: it cannot be read, or has another network.
     """
-    flat = checkpoint.named_weights(path, learner.plan.weights.numel, f"agents.start_from.{learner.name}")
-    learner.updater.load_flat(flat)
+    flat = checkpoint.named_weights(path, plan.weights.numel, f"agents.start_from.{plan.name}")
+    here = [learner for learner in learners if learner.plan is plan]
+    for learner in here:
+        learner.updater.load_flat(flat)
+    if not here:
+        plan.weights.send(TensorDict({"weights": flat}, []))
 
 
 def choose_device(name: str) -> torch.device:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from trainer.config.fields import ConfigError
 from trainer.config.sections import Config
+from trainer.envs.import_paths import NoPart, function_at, part_at, path_and_arguments
 from trainer.host.errors import RunFailed
 from trainer.roles.agents import AgentPlan
 from trainer.roles.evaluator import Evaluation
@@ -143,6 +144,29 @@ class Callbacks:
                 said = str(error).strip().partition("\n")[0]
                 text = f"{type(error).__name__}: {said}" if said else type(error).__name__
                 raise RunFailed(f"the callback {name_of(callback)} failed in {hook}: {text}") from error
+
+
+def named(given: Sequence[Any]) -> list[Any]:
+    """The callbacks of the key `callbacks`: objects that have import paths, or what functions and classes make.
+
+    Raises:
+        ConfigError: a path leads nowhere, or what it leads to cannot be made.
+    """
+    return [_made(*path_and_arguments(one, "callback")) for one in given]
+
+
+def _made(path: str, kwargs: dict[str, Any]) -> Any:
+    try:
+        found = part_at(path)
+        if not kwargs and not isinstance(found, type) and any(hasattr(found, hook) for hook in HOOKS):
+            return found
+        make = function_at(path, (), tuple(kwargs))
+    except NoPart as error:
+        raise ConfigError(f"callbacks={error}") from error
+    try:
+        return make(**kwargs)
+    except (Exception, SystemExit) as error:  # a user's code may raise anything
+        raise ConfigError(f"callbacks={path} failed as it was made ({type(error).__name__}: {error})") from error
 
 
 def check(given: Sequence[Any]) -> Sequence[Any]:

@@ -1,7 +1,7 @@
-"""Everything that is TorchRL's collector: how it is made, and its workers' processes.
+"""Collector workers in processes: all use of TorchRL's `MultiAsyncCollector` is in this file.
 
-TorchRL's `MultiAsyncCollector` starts its workers together and knows no other start, so a worker that takes a dead
-one's place comes with a collector of its own, of one worker. Weights reach all of them through the agents' boards.
+That collector starts all of its workers together. So a worker that replaces a dead one gets another collector, with
+this worker alone. The weights reach all workers through the agents' boards.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from trainer.telemetry.metrics import EverySeconds
 from trainer.training.playing import resumed
 from trainer.training.supervisor import Role, Supervised, Supervisor
 
-POLL_S = 2e-3  # between two looks at workers that start
-SAY_EVERY_S = 1.0  # between two words of how far they are
-NAMED_S = 3.0  # until the exit code of a worker that failed to start is known
-THREAD_S = 0.1  # that a thread may take to end in which TorchRL waits for a worker
-SHUTDOWN_S = 4.0  # that TorchRL may take to forget a worker that is gone
-CLOSE_S = 30.0  # that workers may take to close their environments, as long as each one that is closed shows life
-SNAPSHOT_S = 5.0  # that they may take to write down where they stand
+POLL_S = 2e-3  # between two checks of workers that start
+SAY_EVERY_S = 1.0  # between two lines on how many have started
+NAMED_S = 3.0  # most time until the exit code of a worker that failed to start is known
+THREAD_S = 0.1  # most time for the end of a thread in which TorchRL waits for a worker
+SHUTDOWN_S = 4.0  # most time for the shutdown of a collector whose worker is gone
+CLOSE_S = 30.0  # most time for a worker to close its environments, while it gives signs of life
+SNAPSHOT_S = 5.0  # most time for the workers to save their state
 SNAPSHOT_POLL_S = 2e-4
 
 
 class CollectorWorkers:
-    """Collectors in processes of their own; see `trainer.training.playing.Collectors`.
+    """Collectors in processes; see `trainer.training.playing.Collectors`.
 
     Args:
-        config: the run.
+        config: of the run.
         plans: of the workers, in their order.
         board: control board.
-        supervisor: watches over them.
-        loggers: are told how far they are as they start.
+        supervisor: of the processes.
+        loggers: for the progress of the start.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class CollectorWorkers:
         loggers: Loggers,
     ) -> None:  # fmt: skip
         self.config, self.board, self._loggers, self.plans = config, board, loggers, list(plans)
-        self._collectors: list[Any] = []  # of TorchRL, all that were made, the first one first
-        self._workers: dict[int, _Worker] = {}  # that are started
+        self._collectors: list[Any] = []  # all of TorchRL's collectors, in the order in which they were made
+        self._workers: dict[int, _Worker] = {}  # those that were started
         self.supervised: list[Supervised] = [supervisor.add(self._role(worker)) for worker in range(len(plans))]
 
     def _role(self, worker: int) -> Role:
@@ -83,28 +83,28 @@ class CollectorWorkers:
 
     @property
     def restarts(self) -> int:
-        """How often another worker took one's place."""
+        """Number of workers that replaced another one."""
         return sum(one.restarts for one in self.supervised)
 
     @property
     def processes(self) -> list[Any]:
-        """The process of each worker, as far as they are started."""
+        """The processes of the workers that were started."""
         found = [worker.process for worker in self._workers.values()]
         return [process for process in found if process is not None]
 
     def resume(self, starts: Sequence[int], exact: bool) -> None:
-        """Go on with the numbers of those before, and where they stood."""
+        """Continue the numbers of starts of the run that is resumed, and with `exact` the workers' state."""
         self.plans = resumed(self.plans, starts, exact)
 
     def starts(self) -> list[int]:
-        """How often each was started."""
+        """Number of starts of each worker."""
         return [plan.start + 1 for plan in self.plans]
 
     def start(self) -> None:
         """Start all workers and wait until they are up.
 
         Raises:
-            RunFailed: one of them died or hung on its way; an environment that cannot be made is not tried again.
+            RunFailed: one of them died or hung; an environment that cannot be made is not tried again.
         """
         workers, began, said = range(len(self.plans)), time.monotonic(), EverySeconds(SAY_EVERY_S)
         making = self._begin(list(workers))
@@ -143,18 +143,18 @@ class CollectorWorkers:
             wait()
 
     def save_snapshots(self, number: int) -> None:
-        """Have each worker write down where it stands, while all wait for their next round."""
+        """Let each worker save its state while all wait for their next round."""
         board, deadline = self.board, time.monotonic() + SNAPSHOT_S
         if not self._collectors:
             return
         board.snapshot[0] = number
         while (board.snapshots_done < number).any() and time.monotonic() < deadline:
             if not all(one.alive for one in self.supervised):
-                return  # its supervisor says so; a checkpoint without its snapshots is a whole one all the same
+                return  # its supervisor reports it; a checkpoint without snapshots is complete, too
             time.sleep(SNAPSHOT_POLL_S)
 
     def close(self) -> None:
-        """Let TorchRL forget them; who has closed its environments ends at once."""
+        """Shut TorchRL's collectors down; a worker that has closed its environments ends at once."""
         for making in {worker.making for worker in self._workers.values()}:
             making.wait(THREAD_S)
         for collector in self._collectors:
@@ -166,8 +166,8 @@ class CollectorWorkers:
     def _begin(self, workers: list[int]) -> _Making:
         self.board.heartbeat[workers] = time.monotonic() + START_S
         self.board.pid[workers] = self.board.closed[workers] = 0
-        # Made in two steps, so that close() finds the workers also when the constructor fails, or is interrupted as it
-        # waits for a worker whose environment is hung.
+        # Made in two steps, so that close() finds the workers if the constructor fails, or is interrupted as it waits
+        # for a worker whose environment hangs.
         collector = MultiAsyncCollector.__new__(MultiAsyncCollector)
         arguments = _arguments([self.plans[worker] for worker in workers], self.board)
         self._collectors.append(collector)
@@ -178,10 +178,10 @@ class CollectorWorkers:
         return self._workers[worker]
 
     def _make_room(self, worker: int) -> None:
-        """For another worker in a dead one's place: its streams and its error's place are free again."""
+        """Prepare the restart of a worker: end its open episodes, and delete its error and its collector."""
         self.board.write_error(worker, "")
         collector = self._workers[worker].making.collector
-        if collector is not self._collectors[0]:  # nothing is left in it
+        if collector is not self._collectors[0]:  # it had this worker only
             collector.shutdown(timeout=SHUTDOWN_S, raise_on_error=False)
             self._collectors.remove(collector)
         plan = self.plans[worker]
@@ -205,11 +205,11 @@ class _Worker:
     """A worker of one of TorchRL's collectors; see `trainer.training.supervisor.Handle`.
 
     Args:
-        workers: all of them.
+        workers: of the run.
         worker: its number.
-        making: the collector that it is in.
-        place: in that.
-        again: it takes another one's place.
+        making: its collector.
+        place: its index among the workers of this collector.
+        again: whether it replaces another worker.
     """
 
     ended_at = math.inf
@@ -221,32 +221,32 @@ class _Worker:
 
     @property
     def process(self) -> Any:
-        """Of `multiprocessing`; None before TorchRL has started it."""
+        """The process, of `multiprocessing`; None before TorchRL has started it."""
         processes = getattr(self.making.collector, "procs", ())
         return processes[self._place] if self._place < len(processes) else None
 
     @property
     def pid(self) -> int | None:
-        """Its id, which it tells as it starts."""
+        """Process id, which it writes onto the board when it starts."""
         return int(self._workers.board.pid[self._worker]) or None
 
     @property
     def exitcode(self) -> int | None:
-        """None while it runs, and while TorchRL still waits for it, which finds out by itself."""
+        """None while it runs, and while TorchRL waits for its start, as TorchRL notices its death by itself."""
         return None if self.process is None or self.making.going_on() else self.process.exitcode
 
     @property
     def told(self) -> str:
-        """What it left on the board."""
+        """The error that it wrote onto the board."""
         return self._workers.board.read_error(self._worker)
 
     @property
     def closed(self) -> bool:
-        """Whether its environments are, or are made in the place of others."""
+        """Whether its environments are closed, or are still being made after a restart."""
         return bool(self._workers.board.closed[self._worker]) or (self._again and self.making.going_on())
 
     def problem(self) -> str:
-        """That TorchRL could not start it, or that it has grown too large."""
+        """Whether TorchRL could not start it, or it uses too much memory, in words; "" if neither."""
         if self.making.going_on():
             return ""
         config = self._workers.config
@@ -270,11 +270,11 @@ class _Worker:
 
 
 class _Making:
-    """A collector that is being made, in a thread: TorchRL waits for its workers, which may take seconds or hang.
+    """The start of a collector in a thread, as TorchRL waits there for its workers, which may take seconds or hang.
 
     Attributes:
-        error: that came of it.
-        known: whether its end was looked at.
+        error: with which it failed.
+        known: whether the main process has seen its end.
     """
 
     def __init__(self, collector: Any, arguments: dict[str, Any]) -> None:
@@ -285,24 +285,24 @@ class _Making:
         self._thread.start()
 
     def going_on(self) -> bool:
-        """Whether TorchRL still waits for workers."""
+        """Whether TorchRL waits for workers."""
         return self._thread.is_alive()
 
     def wait(self, seconds: float) -> None:
-        """Wait for it, but not longer."""
+        """Wait for its end, at most `seconds`."""
         self._thread.join(seconds)
 
     def _run(self) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # they are the main thread's, and of nobody it starts
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # only the main thread handles them, no process started here
         try:
             self.collector.__init__(**self._arguments)
             self.collector.start()
-        except Exception as error:  # a worker's own one, of any type, or TorchRL's about a worker that is gone
+        except Exception as error:  # of a worker, of any type, or TorchRL's about a worker that is gone
             self.error = error
 
 
 def _resident_bytes(pid: int) -> int:
-    """Memory of a process that is its own; 0 when it is gone."""
+    """Memory of a process that it shares with no other, in bytes; 0 if it has ended."""
     try:
         with open(f"/proc/{pid}/statm") as file:
             _, resident, shared, *_ = file.read().split()
@@ -312,7 +312,7 @@ def _resident_bytes(pid: int) -> int:
 
 
 def _arguments(plans: list[CollectorPlan], board: ControlBoard) -> dict[str, Any]:
-    """What TorchRL's collector is made of; its own replay and policy are the first agent's."""
+    """Arguments of TorchRL's collector; the replay and the policy that it wants are those of the first agent."""
     agents = plans[0].agents
     first = agents[0]
     policy_factory = partial(make_policy, first.config, first.spec)

@@ -20,15 +20,15 @@ from trainer.training.learners import Learners
 from trainer.training.processes import Piped, spawn
 from trainer.training.supervisor import Role, Supervisor
 
-CLOSE_S = 5.0  # that the environments may take to be closed
+CLOSE_S = 5.0  # most time for the environments to be closed
 
 
 class Evaluator(Protocol):
-    """Evaluates one request at a time; the newest wins."""
+    """Evaluates weights on request, one evaluation at a time."""
 
     @property
     def busy(self) -> bool:
-        """Whether there is an evaluation that was requested and not returned by `poll`."""
+        """Whether an evaluation was requested that `poll` has not returned yet."""
 
     def start(self) -> None:
         """Start the process, or make the environments."""
@@ -91,7 +91,7 @@ class RemoteEvaluator:
                 role="evaluator",
                 name=lambda pid: f"the evaluator ({f'pid {pid}, ' if pid else ''}{what})",
                 start=self._begin,
-                heartbeat=self._heartbeat,
+                heartbeat=lambda: float(self._pulse[0]),
                 hang_s=config.faults.hang_seconds,
                 closing_s=CLOSE_S,
             )
@@ -113,20 +113,13 @@ class RemoteEvaluator:
             self._send()
         return self._piped
 
-    def _heartbeat(self) -> float:
-        """Its last sign of life; whoever has nothing to do need not give any."""
-        return float(self._pulse[0]) if self._busy or self._closing() else time.monotonic()
-
-    def _closing(self) -> bool:
-        return bool(self._pulse[1])
-
     @property
     def busy(self) -> bool:
-        """Whether an evaluation that was asked for has not been handed out."""
+        """See `Evaluator`."""
         return self._busy
 
     def request(self) -> None:
-        """Evaluate the present weights, or, if it is busy, those when it is free again."""
+        """See `Evaluator`."""
         self._wanted = True
         self._send()
 
@@ -135,7 +128,6 @@ class RemoteEvaluator:
             return
         self._weights.copy_(self._learners.flat())
         self._busy, self._wanted = True, False
-        self._pulse[0] = max(time.monotonic(), float(self._pulse[0]))  # its silence begins here
         filmed = self._videos.due() and not self._died_filming
         # The frames of now, not those at the request, which may be long ago.
         self._piped.send((self._learners.total_frames(), time.monotonic(), filmed))
@@ -149,7 +141,7 @@ class RemoteEvaluator:
         return ""
 
     def poll(self) -> Evaluation | None:
-        """A finished evaluation, once, if there is one."""
+        """See `Evaluator`."""
         if self._piped is not None:
             self._piped.listen()
         if self._answer is None:
@@ -159,21 +151,21 @@ class RemoteEvaluator:
         return answer
 
     def stop(self) -> None:
-        """Ask the process to close its environments and to end; waits for nothing."""
+        """See `Evaluator`."""
         self._pulse[1] = 1.0
         if self._piped is not None:
             self._piped.pipe.close()
 
     def close(self) -> None:
-        """The supervisor ends what has not ended."""
+        """Do nothing: the supervisor ends the process."""
 
 
 class LocalEvaluator:
     """Evaluates at once in this process.
 
     Args:
-        config: the run.
-        run_dir: its folder.
+        config: of the run.
+        run_dir: the run folder.
         learners: whose weights are evaluated.
     """
 
@@ -194,11 +186,11 @@ class LocalEvaluator:
 
     @property
     def busy(self) -> bool:
-        """Whether an evaluation has not been handed out."""
+        """See `Evaluator`."""
         return self._result is not None
 
     def request(self) -> None:
-        """Evaluate the present weights."""
+        """Evaluate the present weights at once."""
         flat: Tensor = self._learners.flat()
         with seeds.apart({}):
             self._result = self._judges[0].evaluate(flat, self._learners.total_frames(), time.monotonic())
@@ -206,12 +198,12 @@ class LocalEvaluator:
                 self._result = self._videos.look(self._judges[0].film(self._result))
 
     def poll(self) -> Evaluation | None:
-        """The evaluation made last, once."""
+        """See `Evaluator`."""
         result, self._result = self._result, None
         return result
 
     def stop(self) -> None:
-        """There is no process that could end."""
+        """Do nothing: there is no process."""
 
     def close(self) -> None:
         """Close the environments."""

@@ -78,7 +78,7 @@ def final_evaluation(system: System, summary: dict[str, Any], seconds: float) ->
     try:
         beside(config, task, loggers.event)
     except TaskFailed as error:
-        many = " and ".join(f"{len(own[0].returns)} of the {name} policy" for name, own in played.items())
+        many = " and ".join(f"{len(episodes[0].returns)} of the {name} policy" for name, episodes in played.items())
         kept = f"episodes that ended are kept, {many}" if many else "only its metrics are missing"
         text = f"{error}: the training is whole, {kept}; python -m trainer.eval {system.run_dir} plays others"
         raise RunFailed(text, "evaluator", error.traceback, error.pid) from error
@@ -90,7 +90,7 @@ def final_evaluation(system: System, summary: dict[str, Any], seconds: float) ->
 
 def in_words(config: Config, played: Sequence[Episodes], seconds: float) -> str:
     """The result of a final evaluation in words: return, number of episodes, and why there are fewer than asked for."""
-    returns = [value for own in played for value in own.returns]
+    returns = [value for episodes in played for value in episodes.returns]
     asked, done, cut = config.evaluator.final_episodes, len(played[0].returns), played[0].cut
     if not returns:
         return f"none of {asked} greedy episodes ended within {seconds:.0f} s (evaluator.final_max_seconds)"
@@ -120,7 +120,7 @@ def cut_in_words(config: Config, done: int, cut: int, asked: int) -> str:
 
 def _metrics_of(played: Sequence[Episodes]) -> dict[str, float | int | None]:
     """Metrics of one policy's episodes; None for a mean without episodes."""
-    returns = [value for own in played for value in own.returns]
+    returns = [value for episodes in played for value in episodes.returns]
     return {
         "return_mean": float(np.mean(returns)) if returns else None,
         "return_std": float(np.std(returns)) if returns else None,
@@ -137,7 +137,9 @@ def summary_metrics(names: Sequence[str], played: dict[str, list[Episodes]]) -> 
     found |= {f"eval_last_{key}": last[key] for key in ("return_mean", "episodes")}
     if len(names) > 1 and played.get("best"):
         found["eval_return_mean_by_agent"] = {
-            name: float(np.mean(own.returns)) for name, own in zip(names, played["best"], strict=True) if own.returns
+            name: float(np.mean(episodes.returns))
+            for name, episodes in zip(names, played["best"], strict=True)
+            if episodes.returns
         }
     return found
 

@@ -35,10 +35,10 @@ class Learners(Protocol):
     remote: list[LearnerProcess]
 
     def follow(self, trace: Trace | NoTrace) -> None:
-        """Let a trace show what is done in this process."""
+        """Let a trace follow the learning in this process."""
 
     def prepare(self) -> None:
-        """Record the updates that are made in this process."""
+        """Record the updates of this process, so that the first ones need not."""
 
     def start(self) -> None:
         """Start the processes."""
@@ -99,32 +99,32 @@ class Learners(Protocol):
         """
 
     def load_replay(self, plan: AgentPlan, found: dict[str, Any]) -> None:
-        """Fill an agent's replay as it was when its checkpoint `found` was saved.
+        """Load an agent's replay as it was when its checkpoint `found` was saved.
 
         Raises:
-            OSError, ValueError: the rows are gone.
+            OSError, ValueError: the rows are missing or damaged.
         """
 
     def load_state_dict(self, plan: AgentPlan, found: dict[str, Any]) -> None:
-        """Let an agent go on from its checkpoint `found`."""
+        """Load an agent's checkpoint `found`."""
 
     def load_shared(self, torn: Callable[[Path, str], None]) -> bool:
-        """Go on from what all agents share; whether it is as it was between two rounds.
+        """Load what all agents share; returns whether that was saved between two rounds.
 
-        `torn` is told of a checkpoint that cannot be read, and why.
+        `torn` takes the path of a checkpoint that cannot be read, and why.
         """
 
     def report(self) -> dict[str, int]:
-        """For the summary: rows that were drawn again, and restarts of processes."""
+        """Entries of the summary: rows that were drawn again, and restarts of processes."""
 
     def replay_bytes(self) -> int:
-        """Of the replay, written by the last checkpoint."""
+        """Bytes of the replay that the last checkpoint wrote in this process."""
 
     def stop(self) -> None:
-        """Ask all processes to end; waits for none."""
+        """Ask all processes to end, without waiting."""
 
     def release(self) -> None:
-        """Give back what lies on a device, after everything else.
+        """Free threads and the device's memory, after everything else.
 
         Raises:
             RuntimeError: the device has failed.

@@ -1,4 +1,4 @@
-"""Agents that learn in the main process, one by one or in stacks; and the frozen ones, which only act."""
+"""Agents that learn in the main process, one by one or in stacks, and frozen agents, which only act."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trainer.learning.update import NotFinite
+from trainer.roles import pace
 from trainer.roles.agents import AgentPlan, update_key
 from trainer.roles.learner import Learner, LearnerStack
 from trainer.telemetry.rows import Row
@@ -18,34 +19,16 @@ from trainer.training.learner_process import LearnerProcess
 
 
 def one_by_one(learners: Sequence[Learner]) -> list[Learner | LearnerStack]:
-    """Each by itself."""
+    """No stacks: the updates of each agent are made by themselves."""
     return list(learners)
 
 
 def stacked(learners: Sequence[Learner]) -> list[Learner | LearnerStack]:
-    """Those that are alike in one stack, the others by themselves."""
+    """Agents with the same `update_key` in one stack, the others by themselves."""
     groups: dict[tuple, list[Learner]] = {}
     for learner in learners:
         groups.setdefault(update_key(learner.plan), []).append(learner)
     return [LearnerStack(group) if len(group) > 1 else group[0] for group in groups.values()]
-
-
-def round_updates(one: Learner | LearnerStack) -> Iterator[None]:
-    """All updates that a round owes, or `schedule.updates_per_round`, a chunk between two values."""
-    owed = []
-    for learner in one.learners:
-        frames, fixed = learner.board.total_frames(), learner.config.schedule.updates_per_round
-        learner.anneal(frames)
-        due = learner.limiter.due(frames, learner.board.total_episodes())
-        if fixed is not None:
-            due = fixed if frames >= learner.limiter.warmup_frames else 0
-        owed.append(0 if learner.frozen else int(due))
-    while any(owed):
-        most = [learner.config.learner.prefetch_batches for learner in one.learners]
-        chunk = [min(due, at_once) for due, at_once in zip(owed, most, strict=True)]
-        one.learn(chunk)
-        owed = [due - done for due, done in zip(owed, chunk, strict=True)]
-        yield
 
 
 class LocalLearners:
@@ -53,9 +36,9 @@ class LocalLearners:
 
     Args:
         plans: of all agents.
-        learners: of those that live here.
-        updating: what makes the updates of those that learn.
-        event: is told of an agent that learns no more, as `Loggers.event` is.
+        learners: of the agents in this process.
+        updating: learners, or stacks of them, that make updates.
+        event: takes a sentence about an agent that stops learning, as `Loggers.event`.
     """
 
     def __init__(
@@ -69,74 +52,71 @@ class LocalLearners:
 
     @property
     def learns_here(self) -> bool:
-        """Whether anything is learned in this process."""
+        """Whether updates are made in this process."""
         return bool(self.updating)
 
     def follow(self, trace: Trace | NoTrace) -> None:
-        """Let a trace show what is done."""
+        """See `Learners`."""
         for one in self.updating:
             one.follow(trace)
 
     def prepare(self) -> None:
-        """Record the updates."""
+        """See `Learners`."""
         for one in self.updating:
             one.prepare()
 
     def start(self) -> None:
-        """There is no process."""
+        """Do nothing: there is no process."""
 
     def total_frames(self) -> int:
-        """Transitions of the agent that has most."""
+        """Number of transitions of the agent that has most."""
         return max(plan.board.total_frames() for plan in self.plans)
 
     def settled(self) -> bool:
-        """Whether every update is made that the frames owe."""
-        return all(
-            learner.frozen or learner.limiter.settled(learner.board.total_frames(), learner.board.total_episodes())
-            for learner in self.local
-        )
+        """See `Learners`."""
+        return all(pace.settled(learner) for learner in self.local)
 
     def open_limits(self) -> None:
-        """Let the collectors go as far as every limiter allows."""
+        """See `Learners`."""
         for learner in self.local:
-            learner.open_limit()
+            pace.open_limit(learner)
 
     def work(self) -> bool:
-        """A chunk of updates of whoever is due; whether there was any."""
+        """Make a chunk of updates of each agent that has some due; returns whether there was any."""
         worked = False
         for one in self.updating:
-            worked = one.work() or worked
+            worked = pace.work(one) or worked
         return worked
 
     def waited(self, seconds: float) -> None:
-        """Count a moment in which nothing was due."""
+        """See `Learners`."""
         for learner in self.local:
             learner.board.learner_waited_s[0] += seconds
 
     def begin_round(self) -> None:
-        """Let exploration depend on nobody's speed."""
+        """Set the frames of the round, so that exploration does not depend on the workers' speed."""
         for learner in self.local:
             learner.board.schedule_frames[0] = learner.board.total_frames()
 
     def round_updates(self) -> Iterator[None]:
-        """All updates that a round owes; what an agent is owed depends on nobody else."""
+        """Make all updates of a round, of one agent after another."""
         for one in self.updating:
-            yield from round_updates(one)
+            yield from pace.round_updates(one)
 
     def publish(self) -> None:
-        """Hand the collectors a new version of all weights."""
+        """See `Learners`."""
         for learner in self.local:
             learner.publish()
 
     def flat(self) -> Tensor:
-        """The present weights of all agents."""
+        """See `Learners`."""
         return torch.cat([learner.flat() for learner in self.local])
 
     def metrics(self, failed: bool) -> dict[str, dict[str, float]]:
-        """How learning goes, by agent.
+        """Metrics of learning by agent; waits for the device.
 
         Raises:
-            NotFinite: the loss of an agent that is alone was NaN or infinite.
+            NotFinite: the loss of the only agent was NaN or infinite.
         """
         return {learner.name: self._metrics(learner, failed) for learner in self.local}
 
@@ -150,60 +130,60 @@ class LocalLearners:
             if self._alone:
                 raise
             learner.frozen = True
-            learner.open_limit()
+            pace.open_limit(learner)
             self._event(f"{learner.name} learns no more: {error}", role="learner", agent=learner.name)
             return rate
 
     def totals(self, rows: Sequence[Row]) -> Row:
-        """Nothing: the agents' rows say all."""
+        """Nothing: the agents' rows are joined."""
         return {}
 
     def check_losses(self) -> None:
         """Wait for the device.
 
         Raises:
-            NotFinite: the loss of an agent that is alone was NaN or infinite.
+            NotFinite: the loss of the only agent was NaN or infinite.
         """
         if self._alone:
             self.local[0].updater.check()
 
     def save(self, frames: int) -> None:
-        """Keep every agent's checkpoint."""
+        """Save every agent's checkpoint."""
         for learner in self.local:
             learner.save(frames)
 
     def find(self, plan: AgentPlan) -> Learner | None:
-        """The learner of a plan, if it lives here."""
+        """The learner of a plan, if it is in this process."""
         return next((learner for learner in self.local if learner.plan is plan), None)
 
     def load_replay(self, plan: AgentPlan, found: dict[str, Any]) -> None:
-        """Fill an agent's replay, and its sampler."""
+        """Load an agent's replay and its sampler's state."""
         learner = self.find(plan)
         assert learner is not None
         learner.load_replay(found["replay"], found["sampler"])
 
     def load_state_dict(self, plan: AgentPlan, found: dict[str, Any]) -> None:
-        """Let an agent go on from its checkpoint; its sampler's part came with the replay."""
+        """Load an agent's checkpoint, without the sampler's state, which `load_replay` has loaded."""
         learner = self.find(plan)
         assert learner is not None
         learner.load_state_dict(found, with_sampler=False)
 
     def load_shared(self, torn: Callable[[Path, str], None]) -> bool:
-        """Nothing is shared."""
+        """Do nothing: agents share nothing."""
         return True
 
     def report(self) -> dict[str, int]:
-        """For the summary."""
+        """See `Learners`."""
         return {"redrawn_rows": sum(learner.replay.redrawn for learner in self.local), "learner_restarts": 0}
 
     def replay_bytes(self) -> int:
-        """Of the replay, written by the last checkpoint."""
+        """See `Learners`."""
         return sum(learner.copy.bytes_written for learner in self.local)
 
     def stop(self) -> None:
-        """There is no process that could end."""
+        """Do nothing: there is no process."""
 
     def release(self) -> None:
-        """End the threads that gather batches; torch gives back what lies on a device."""
+        """End the threads that gather batches; torch frees the device's memory by itself."""
         for learner in self.local:
             learner.feed.close()

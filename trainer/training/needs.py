@@ -1,4 +1,4 @@
-"""What a run will take of memory and disks, from its configuration; `trainer.host.resources` compares it."""
+"""How much memory and disk a run needs, from its configuration; `trainer.host.resources` checks what is free."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from trainer.roles.agents import numel, streams_of, wants_values
 
 CHECKPOINT = 4  # times the weights: themselves, target, and Adam's two moments
 SHARED_AGENT = 6  # times the weights: themselves and two moments, two slots each (`trainer.shared_gradient.shared`)
-SLACK = 2**20  # control boards, counters, what a pool counts
+SLACK = 2**20  # bytes for control boards and counters
 
 
 def needs_of(config: Config, world: Sequence[tuple[str, EnvSpec]]) -> Needs:
-    """What a run takes; each agent's network is built once for it."""
+    """Memory and disk of a run, in bytes; builds each agent's network once to count its weights."""
     copies = config.schedule.num_agents if config.schedule.kind.local_agents else 1
     replay = shared = kept = weights = 0
     for name, spec in world:
-        own = agent_config(config, name)
-        streams = streams_of(own)
-        rows = row_bytes(spec, wants_values(own)) * streams.rows
-        count = numel(own, spec)
+        changed = agent_config(config, name)
+        streams = streams_of(changed)
+        rows = row_bytes(spec, wants_values(changed)) * streams.rows
+        count = numel(changed, spec)
         weights += 4 * count
         replay += copies * rows
         shared += copies * bytes_of(fields_of(AgentBoard, W=streams.num_workers, S=streams.num_streams))

@@ -1,6 +1,6 @@
-"""Who plays, as one protocol: collector processes, virtual workers in this process, or the local agents themselves.
+"""The playing side of a run as one protocol: collector processes, virtual workers in this process, or local agents.
 
-`trainer.training.collectors` is the first of these.
+Collector processes are in `trainer.training.collectors`.
 """
 
 from __future__ import annotations
@@ -20,48 +20,48 @@ from trainer.training.supervisor import Event
 
 
 class Collectors(Protocol):
-    """Who plays.
+    """The playing side of a run.
 
     Attributes:
-        plans: of each, in their order, for the process that it is now.
+        plans: of the present workers, in their order.
     """
 
     plans: list[CollectorPlan]
 
     @property
     def restarts(self) -> int:
-        """How often another worker took one's place."""
+        """Number of workers that replaced another one."""
 
     def start(self) -> None:
-        """Start them, and wait until they are up.
+        """Start all workers and wait until they are up.
 
         Raises:
-            RunFailed: one of them died or hung on its way.
+            RunFailed: one of them died or hung.
         """
 
     def resume(self, starts: Sequence[int], exact: bool) -> None:
-        """Know how often each was started before; and whether they go on where those stood."""
+        """Take the numbers of starts of the run that is resumed, and whether workers restore their saved state."""
 
     def starts(self) -> list[int]:
-        """How often each was started until now, in this run and in those that it resumes."""
+        """Number of starts of each worker, in this run and in those that it resumes."""
 
     def collect_round(self, wait: Callable[[], None]) -> None:
-        """Let each collect a round; `wait` is called while they do."""
+        """Let each worker collect a round; `wait` is called meanwhile, again and again."""
 
     def save_snapshots(self, number: int) -> None:
-        """Keep each one's state between two rounds, for the checkpoint of that number."""
+        """Save the state of each worker between two rounds, for the checkpoint of this number."""
 
     def close(self) -> None:
-        """Let them end; they were told to. Safe to call twice."""
+        """Wait for their end, for which they have the command. Safe to call twice."""
 
 
 def snapshot_path(run_dir: Path, worker: int) -> Path:
-    """Where a worker's state is kept for an exact resume."""
+    """File of a worker's state, for an exact resume."""
     return RunFolder(run_dir).checkpoints / f"collector_{worker}.pt"
 
 
 def resumed(plans: Sequence[CollectorPlan], starts: Sequence[int], exact: bool) -> list[CollectorPlan]:
-    """The plans of collectors that go on; of more than there were, the new ones count as started most often."""
+    """The plans of a resumed run's workers; additional workers get the largest number of starts."""
     known = [*starts, *[max(starts, default=0)] * len(plans)]
     return [dataclasses.replace(plan, start=known[i], exact=exact) for i, plan in enumerate(plans)]
 
@@ -70,9 +70,9 @@ class LocalCollectors:
     """Virtual workers in this process, one after another; see `Collectors`.
 
     Args:
-        plans: of each.
+        plans: of the workers.
         board: control board.
-        event: is told what went wrong as environments were closed, as `Loggers.event` is.
+        event: takes a sentence about environments that could not be closed, as `Loggers.event`.
     """
 
     restarts = 0
@@ -80,34 +80,34 @@ class LocalCollectors:
     def __init__(self, plans: Sequence[CollectorPlan], board: ControlBoard, event: Event) -> None:
         self.plans, self._board, self._event = list(plans), board, event
         self.processes: list[Any] = []
-        self.rollouts: list[Rollout] = []  # once they are started
+        self.rollouts: list[Rollout] = []  # after `start`
 
     def start(self) -> None:
-        """Make their environments."""
+        """Make the environments."""
         for plan in self.plans:
             self.rollouts.append(virtual_worker(plan, SharedMemoryLink(self._board, plan.agents, plan.worker)))
 
     def resume(self, starts: Sequence[int], exact: bool) -> None:
-        """Go on with the numbers of those before, and where they stood."""
+        """See `Collectors`."""
         self.plans = resumed(self.plans, starts, exact)
 
     def starts(self) -> list[int]:
-        """How often each was started."""
+        """See `Collectors`."""
         return [plan.start + 1 for plan in self.plans]
 
     def collect_round(self, wait: Callable[[], None]) -> None:
-        """Let each collect a round."""
+        """Collect a round of each worker, one after another."""
         self._board.round[0] += 1
         for rollout in self.rollouts:
             rollout.collect_round()
 
     def save_snapshots(self, number: int) -> None:
-        """Keep where each stands."""
+        """Save the state of each worker."""
         for rollout in self.rollouts:
             rollout.save_snapshot(number)
 
     def close(self) -> None:
-        """Close their environments."""
+        """Close the environments."""
         for rollout in self.rollouts:
             if problem := rollout.close():
                 self._event(f"warning: {problem}")
@@ -115,41 +115,41 @@ class LocalCollectors:
 
 
 class LocalAgents:
-    """Nobody but the local agents plays, each for itself; see `Collectors`.
+    """The rollouts of the local agents, which run in the agents' processes; see `Collectors`.
 
     Args:
-        plans: of each one's rollout.
+        plans: of the rollouts.
     """
 
-    restarts = 0  # are counted as learners'
+    restarts = 0  # those of local agents count as restarts of learners
 
     def __init__(self, plans: Sequence[CollectorPlan]) -> None:
         self.plans = list(plans)
         self.processes: list[Any] = []
 
     def start(self) -> None:
-        """They are started as learners."""
+        """Do nothing: `SharedLearners` starts the processes."""
 
     def resume(self, starts: Sequence[int], exact: bool) -> None:
-        """Go on with the numbers of those before, and where they stood."""
+        """See `Collectors`."""
         known = [*starts, *[0] * len(self.plans)]
         self.plans = resumed(self.plans, known[: len(self.plans)], exact)
 
     def starts(self) -> list[int]:
-        """How often each was started."""
+        """See `Collectors`."""
         return [plan.start + 1 for plan in self.plans]
 
     def start_again(self, number: int) -> None:
-        """Let another process take a local agent's place, which begins new episodes."""
+        """Prepare the restart of a local agent, which begins new episodes."""
         plan = self.plans[number]
         end_episodes(plan.agents, 0)
         self.plans[number] = dataclasses.replace(plan, start=plan.start + 1, exact=False)
 
     def collect_round(self, wait: Callable[[], None]) -> None:
-        """Each collects its own."""
+        """Do nothing: each local agent collects rounds by itself."""
 
     def save_snapshots(self, number: int) -> None:
-        """Each keeps its own with its checkpoint."""
+        """Do nothing: a local agent's checkpoint has its state."""
 
     def close(self) -> None:
-        """They end as learners."""
+        """Do nothing: `SharedLearners` ends the processes."""

@@ -1,4 +1,4 @@
-"""Agents that learn in a process each; the frozen ones live in the main process."""
+"""Agents that learn in a process each; frozen agents are in the main process."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class RemoteLearners:
     """See `trainer.training.learners.Learners`.
 
     Args:
-        here: the frozen ones.
-        remote: the others.
+        here: the frozen agents.
+        remote: the processes of the others.
     """
 
     def __init__(self, here: LocalLearners, remote: Sequence[LearnerProcess]) -> None:
@@ -31,10 +31,10 @@ class RemoteLearners:
         self.learns_here = False
 
     def follow(self, trace: Trace | NoTrace) -> None:
-        """Nothing is learned here."""
+        """Do nothing: no updates are made in this process."""
 
     def prepare(self) -> None:
-        """Nothing is learned here."""
+        """Do nothing: no updates are made in this process."""
 
     def start(self) -> None:
         """Start the processes."""
@@ -42,96 +42,96 @@ class RemoteLearners:
             learner.supervised.start()
 
     def total_frames(self) -> int:
-        """Transitions of the agent that has most."""
+        """Number of transitions of the agent that has most."""
         return self._here.total_frames()
 
     def settled(self) -> bool:
-        """Whether every update is made that the frames owe."""
+        """See `Learners`."""
         return all(learner.settled() for learner in self.remote)
 
     def open_limits(self) -> None:
-        """Frozen agents hold nobody back; the others' processes open their limits."""
+        """Open the limits of frozen agents; the processes open those of the others."""
         self._here.open_limits()
 
     def work(self) -> bool:
-        """Nothing is learned here."""
+        """Do nothing: no updates are made in this process."""
         return False
 
     def waited(self, seconds: float) -> None:
-        """Count a moment in which nothing was due here."""
+        """See `Learners`."""
         self._here.waited(seconds)
 
     def begin_round(self) -> None:
-        """There are no rounds: a configuration that asks for both is refused."""
+        """Do nothing: `agents.learner=process` is refused where there are rounds."""
 
     def round_updates(self) -> Iterator[None]:
-        """There are no rounds."""
+        """Do nothing: there are no rounds."""
         yield from ()
 
     def publish(self) -> None:
-        """Hand the collectors the weights of the frozen ones; the others' processes hand out theirs."""
+        """Publish the weights of frozen agents; the processes publish those of the others."""
         self._here.publish()
 
     def flat(self) -> Tensor:
-        """The present weights of all agents; for an agent in another process those on its board."""
+        """The weights of all agents; of an agent in another process those that it published last."""
         learners = [(plan, self._here.find(plan)) for plan in self.plans]
         return torch.cat([published(plan) if learner is None else learner.flat() for plan, learner in learners])
 
     def metrics(self, failed: bool) -> dict[str, dict[str, float]]:
-        """How learning goes, by agent, as each has reported last."""
+        """Metrics of learning by agent, as each process reported them last."""
         return self._here.metrics(failed) | {learner.plan.name: learner.metrics for learner in self.remote}
 
     def totals(self, rows: Sequence[Row]) -> Row:
-        """Nothing: the agents' rows say all."""
+        """Nothing: the agents' rows are joined."""
         return {}
 
     def check_losses(self) -> None:
-        """Each process has looked at its own."""
+        """Do nothing: each process checks its losses."""
 
     def save(self, frames: int) -> None:
-        """Keep the frozen ones' checkpoints, and ask the others for theirs."""
+        """Save the checkpoints of frozen agents, and ask the processes to save theirs."""
         self._here.save(frames)
         for learner in self.remote:
             learner.save(frames)
 
     def load_replay(self, plan: AgentPlan, found: dict[str, Any]) -> None:
-        """Fill an agent's replay; its own process makes the sampler."""
+        """Load an agent's replay; its process makes the sampler."""
         if self._here.find(plan) is None:
             load_rows(plan, found)
         else:
             self._here.load_replay(plan, found)
 
     def load_state_dict(self, plan: AgentPlan, found: dict[str, Any]) -> None:
-        """Let an agent go on from its checkpoint, which its own process reads."""
+        """Load a frozen agent's checkpoint; the processes load theirs."""
         if self._here.find(plan) is not None:
             self._here.load_state_dict(plan, found)
         for learner in self.remote:
             learner.expect(plan, found)
 
     def load_shared(self, torn: Callable[[Path, str], None]) -> bool:
-        """Nothing is shared."""
+        """Do nothing: agents share nothing."""
         return True
 
     def report(self) -> dict[str, int]:
-        """For the summary."""
+        """See `Learners`."""
         return {**self._here.report(), "learner_restarts": sum(learner.restarts for learner in self.remote)}
 
     def replay_bytes(self) -> int:
-        """Of the frozen ones' replay, written by the last checkpoint."""
+        """Bytes that the last checkpoint wrote of the frozen agents' replays."""
         return self._here.replay_bytes()
 
     def stop(self) -> None:
-        """They see that the run stops."""
+        """Do nothing: the processes read the command to stop on the control board."""
 
     def release(self) -> None:
-        """Each process gives back its own."""
+        """Do nothing: each process frees its memory."""
 
 
 def load_rows(plan: AgentPlan, found: dict[str, Any]) -> None:
-    """Fill the replay of an agent that lives in another process, from its checkpoint `found`.
+    """Load the replay of an agent in another process, from its checkpoint `found`.
 
     Raises:
-        OSError, ValueError: the rows are gone.
+        OSError, ValueError: the rows are missing or damaged.
     """
     folder, behind = plan.folder.parent / "replay", plan.spec.stack - 1
     copy = ReplayCopy(folder, plan.storage, plan.streams, plan.board.cursor, behind)

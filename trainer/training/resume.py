@@ -1,4 +1,4 @@
-"""What a run takes over from the one that it goes on with, before its processes are started."""
+"""Load a run's checkpoint into the parts of a run that resumes it, before its processes are started."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ from trainer.training.tasks import Task, TaskFailed, beside
 
 OF_AGENT = ("frames", "frames_of_workers", "learner", "limiter", "sampler", "replay")
 OF_WORKER = ("number", "world", "seats", "noise", "opponents", "generators")
-# What the parts raise over the state of another network, environment or kind.
+# Raised by the parts when they are given the state of another network or environment.
 OTHER = (ValueError, RuntimeError, LookupError, TypeError, AttributeError)
 
 
 def restore(system: System) -> None:
     """Load every agent's newest checkpoint and replay into a system that is built and not yet started.
 
-    What cannot be read is named, and what was before it is taken; without any checkpoint the run begins anew.
+    An event names a checkpoint that cannot be read, and the one before it is loaded. Without any checkpoint the run
+    starts from the beginning.
     """
     loggers, folder, run = system.loggers, RunFolder(system.run_dir), {}
-    checkpoint.whole(checkpoint.best_policy(folder), loggers.event)  # else the evaluator meets a torn one
+    checkpoint.whole(folder.best_policy, loggers.event)  # else the evaluator meets a torn one
     try:
         run = checkpoint.load(folder.last_policy)
     except ReadError as error:
@@ -70,10 +71,10 @@ def restore(system: System) -> None:
 
 @contextmanager
 def _understood(folder: Path) -> Iterator[None]:
-    """Within it, a whole checkpoint is handed to the parts that it is to be of.
+    """Turn the errors of parts that are given a checkpoint into one sentence.
 
     Raises:
-        ConfigError: it is of others.
+        ConfigError: the checkpoint is of another network or environment.
     """
     try:
         yield
@@ -85,13 +86,13 @@ def _understood(folder: Path) -> Iterator[None]:
 
 
 def _set_aside(system: System, agent: str, path: Path, why: str) -> None:
-    """Tell of a torn checkpoint, and rename it: among the newest that are kept it would push whole ones out."""
+    """Report a torn checkpoint, and rename it, so that it does not count as one of the newest that are kept."""
     system.loggers.event(f"warning: {why}; the one before it is taken", agent=agent)
     path.rename(path.with_name(f"torn_{path.name}"))
 
 
 def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
-    """Load an agent; whether it is as it was after `frames` frames of the run, replay and all."""
+    """Load an agent; returns whether agent and replay are as they were after `frames` frames of the run."""
     loggers = system.loggers
     found = checkpoint.newest(plan.folder, partial(_set_aside, system, plan.name), *OF_AGENT)
     if found is None:
@@ -125,7 +126,7 @@ def _restore_agent(system: System, plan: AgentPlan, frames: int | None) -> bool:
 
 
 def _workers_can_go_on(system: System, run: dict[str, Any]) -> bool:
-    """Whether every worker's state belongs to this checkpoint, and its environments can be put there."""
+    """Whether every worker's state belongs to this checkpoint, and its environments can be restored to it."""
     if "frames" not in run:
         return False
     plans = [without_scheme(plan) for plan in system.plans]
@@ -142,17 +143,17 @@ def _workers_can_go_on(system: System, run: dict[str, Any]) -> bool:
 
 
 def can_go_on(config: Config, plans: Sequence[AgentPlan], run_dir: Path, frames: int, tell: Tell) -> str | None:
-    """The work of it: make each worker's environments, and put them where they stood.
+    """Work of a task: make each worker's environments, and restore their saved state, to see whether that works.
 
     Args:
-        config: the run.
-        plans: of its agents.
-        run_dir: its folder, with the workers' states.
-        frames: after which the checkpoint was made that they are to belong to.
-        tell: the main process.
+        config: of the run.
+        plans: of the agents.
+        run_dir: the run folder, with the workers' states.
+        frames: of the checkpoint, to which the states must belong.
+        tell: reports to the main process.
 
     Returns:
-        None if all can go on; else why not, or "" where there is nothing to tell.
+        None if all can go on; else why not, or "" if the user need not be told.
     """
     local = config.schedule.kind.local_agents
     try:
@@ -162,14 +163,15 @@ def can_go_on(config: Config, plans: Sequence[AgentPlan], run_dir: Path, frames:
     if any(state["number"] != frames or state["world"] is None for state in states):
         return ""
     for worker, state in enumerate(states):
-        own = [worker_rows(plan.storage, plan.streams, 0 if local else worker) for plan in plans]
+        players = plans[worker : worker + 1] if local else plans
+        columns = [worker_rows(plan.storage, plan.streams, 0 if local else worker) for plan in players]
         tell("progress", f"{worker} of {len(states)}")
         with closing(envs.make_world(env_of_others(config), plans[0].streams.envs_per_worker)) as world:
             try:
                 world.reset(config.seed)
                 actions = [
                     episode_actions(rows, seat["time"], seat["age"].numpy())
-                    for rows, seat in zip(own[worker : worker + 1] if local else own, state["seats"], strict=True)
+                    for rows, seat in zip(columns, state["seats"], strict=True)
                 ]
                 world.set_state(state["world"], actions)
             except (ValueError, EnvError) as error:
@@ -178,7 +180,7 @@ def can_go_on(config: Config, plans: Sequence[AgentPlan], run_dir: Path, frames:
 
 
 def _worker_states(plans: Sequence[AgentPlan], run_dir: Path, local: bool) -> list[dict[str, Any]]:
-    """Where each worker, or local agent, stood."""
+    """The saved state of each worker, or local agent."""
     if not local:
         workers = range(plans[0].streams.num_workers)
         return [checkpoint.load(snapshot_path(run_dir, worker), *OF_WORKER) for worker in workers]

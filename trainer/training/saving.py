@@ -1,28 +1,28 @@
-"""A run's checkpoint: every agent's own, what they share, and the policy to play by; `resume.py` reads them."""
+"""Save a run's checkpoint: of each agent, of what the agents share, and the policy; `resume.py` loads it."""
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
 from trainer.config.run_files import RunFolder
 from trainer.learning.determinism import generator_states
-from trainer.run_folder import checkpoint
+from trainer.roles import evaluator as evaluating
 from trainer.training.system import System
 
 
 def save(system: System, frames: int, whole: bool, more: dict[str, Any]) -> None:
-    """A checkpoint of every agent after `frames` frames, and the policy to play by; written aside and renamed.
+    """Save a checkpoint of every agent, and the policy; each file is written beside the old one and renamed.
 
     Args:
         system: the run.
-        frames: that it has.
-        whole: no round is going on: where the schedule has rounds, a run goes on from here as if never stopped.
-        more: what the training loop keeps of itself.
+        frames: number of frames of the run.
+        whole: whether no round is going on. With rounds, a run that is resumed from here ends bit-identical to one that
+            was not stopped.
+        more: state of the training loop.
 
     Raises:
-        OSError: the disk refuses; what was there before is still there.
+        OSError: the disk refuses; the checkpoint before is still there.
     """
     start, folder, pool = time.monotonic(), RunFolder(system.run_dir), system.pool
     if whole and system.config.schedule.kind.resumes_exactly:
@@ -36,19 +36,10 @@ def save(system: System, frames: int, whole: bool, more: dict[str, Any]) -> None
         plan.name: telemetry.episodes.state_dict()
         for plan, telemetry in zip(system.plans, system.telemetry, strict=True)
     }
-    checkpoint.write_aside({**_policy(system, frames), "run": run}, folder.last_policy)
+    evaluating.save_policy(folder.last_policy, system.learners.flat(), frames, float("nan"), run=run)
     pool.forget(folder.pool)
     system.checkpoint_s = time.monotonic() - start
     system.checkpoint_bytes = system.learners.replay_bytes()
-
-
-def _policy(system: System, frames: int) -> dict[str, Any]:
-    """The present weights with the header of the run's policy files, so that they can be used without the run."""
-    header = {**system.policy_header, "frames": frames, "returns": {}}
-    return {
-        "weights": system.learners.flat().clone(), "frames": frames, "eval_return_mean": float("nan"),
-        "policy": json.dumps(header),
-    }  # fmt: skip
 
 
 def save_policy(system: System, frames: int) -> None:
@@ -60,7 +51,7 @@ def save_policy(system: System, frames: int) -> None:
     """
     path = RunFolder(system.run_dir).policy_after(frames)
     try:
-        checkpoint.write_aside(_policy(system, frames), path)
+        evaluating.save_policy(path, system.learners.flat(), frames, float("nan"))
     except OSError as error:
         system.loggers.event(
             f"warning: the policy {path} could not be written ({error}): make room in {system.run_dir}"

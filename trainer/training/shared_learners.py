@@ -1,4 +1,4 @@
-"""Local agents that act and learn in a process each, by one shared network and optimiser."""
+"""Local agents, which act and compute gradients in a process each, with one shared network and optimiser."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from trainer.telemetry.trace import NoTrace, Trace
 from trainer.training.learner_process import LearnerProcess
 from trainer.training.remote_learners import load_rows
 
-SNAPSHOT_S = 5.0  # that local agents may take to end their round and to save
+SNAPSHOT_S = 5.0  # most time for local agents to end their round and to save
 POLL_S = 2e-4
-KEPT = ("frames", "shared", "whole")  # of its checkpoint
+KEPT = ("frames", "shared", "whole")  # keys of the checkpoint
 
 
 class SharedLearners:
     """See `trainer.training.learners.Learners`.
 
     Args:
-        config: the run.
+        config: of the run.
         plans: of the local agents.
-        agent: weights and optimiser, in shared memory or on the device.
-        updater: of the same network, to look at the weights with.
+        agent: the shared weights and optimiser, in shared memory or on the device.
+        updater: of the same network, into which the weights are copied to read them.
         controls: control board of each local agent.
-        folder: where the shared agent's checkpoints go.
-        remote: the local agents' processes.
+        folder: of the shared agent's checkpoints.
+        remote: processes of the local agents.
     """
 
     def __init__(
@@ -51,68 +51,68 @@ class SharedLearners:
         self.remote = list(remote)
 
     def follow(self, trace: Trace | NoTrace) -> None:
-        """Nothing is learned here."""
+        """Do nothing: local agents compute the gradients."""
 
     def prepare(self) -> None:
-        """Nothing is learned here."""
+        """Do nothing: local agents compute the gradients."""
 
     def start(self) -> None:
-        """Start the local agents."""
+        """Start the processes of the local agents."""
         for learner in self.remote:
             learner.supervised.start()
 
     def total_frames(self) -> int:
-        """Transitions of all local agents together."""
+        """Number of transitions of all local agents together."""
         return sum(plan.board.total_frames() for plan in self.plans)
 
     def settled(self) -> bool:
-        """Whether every update is made that the frames owe; a fixed number a round is made within the round."""
+        """See `Learners`; a fixed number of updates for each round is made within the round."""
         return self.config.schedule.updates_per_round is not None or all(one.settled() for one in self.remote)
 
     def open_limits(self) -> None:
-        """Each local agent collects rounds of its own."""
+        """Do nothing: each local agent collects rounds by itself."""
 
     def work(self) -> bool:
-        """Apply the gradients that wait for this process; whether there was any."""
+        """Apply the gradients that wait for this process; returns whether there was any."""
         return self.agent.serve()
 
     def waited(self, seconds: float) -> None:
-        """Nobody has waited here for frames."""
+        """Do nothing: this process does not wait for frames."""
 
     def begin_round(self) -> None:
-        """Each local agent begins its own."""
+        """Do nothing: each local agent begins rounds by itself."""
 
     def round_updates(self) -> Iterator[None]:
-        """Each local agent makes its own."""
+        """Do nothing: each local agent makes its updates."""
         yield from ()
 
     def publish(self) -> None:
-        """The shared weights are there for everyone."""
+        """Do nothing: local agents read the shared weights."""
 
     def flat(self) -> Tensor:
-        """The present shared weights."""
+        """The shared weights, float32 [numel] on the CPU."""
         self.agent.pull(None, self.updater.trained)
         return flat_weights(self.updater)
 
     def metrics(self, failed: bool) -> dict[str, dict[str, float]]:
-        """How learning goes, by local agent, as each has reported last, and what the shared optimiser counts."""
+        """Metrics by local agent, as each reported them last, with the counts of the shared optimiser."""
         return {one.plan.name: one.metrics | self.agent.metrics(one.plan.number) for one in self.remote}
 
     def totals(self, rows: Sequence[Row]) -> Row:
-        """What all have collected together, and when the budget is used up by that."""
+        """Frames and speed of all local agents together, and the time that is left."""
         frames, frames_per_s = self.total_frames(), sum(float(row["frames_per_s"]) for row in rows)
         left = max(0, self.config.budget_frames - frames)
         eta_s = left / frames_per_s if frames_per_s > 0 else math.nan
         return {"frames": frames, "frames_per_s": frames_per_s, "eta_s": eta_s, **self.agent.totals()}
 
     def check_losses(self) -> None:
-        """Each process has looked at its own."""
+        """Do nothing: each process checks its losses."""
 
     def save(self, frames: int) -> None:
-        """Ask each for its checkpoint, and keep the shared agent while all wait between two rounds.
+        """Ask each local agent for its checkpoint, and save the shared agent while all wait between two rounds.
 
-        One that died is not waited for; nor is one that is not yet up, which may hang as it makes its environments,
-        where nobody has a frame to keep.
+        It does not wait for a local agent that died; nor, before the first frame, for one that is still making its
+        environments, which may hang.
         """
         saves = [one.saves + one.restarts for one in self.remote]
         for one in self.remote:
@@ -123,7 +123,7 @@ class SharedLearners:
             for one in self.remote:
                 one.listen()
             whole = all(one.saves + one.restarts > before for one, before in zip(self.remote, saves, strict=True))
-            if not self.agent.serve():  # a round that is to end first may wait for it
+            if not self.agent.serve():  # a local agent may wait for it to end its round
                 time.sleep(POLL_S)
         state = {"shared": self.agent.state_dict(), "frames": frames, "whole": whole}
         try:
@@ -133,37 +133,37 @@ class SharedLearners:
                 one.go_on()
 
     def load_replay(self, plan: AgentPlan, found: dict[str, Any]) -> None:
-        """Fill a local agent's replay; its own process makes the sampler."""
+        """Load a local agent's replay; its process makes the sampler."""
         load_rows(plan, found)
 
     def load_state_dict(self, plan: AgentPlan, found: dict[str, Any]) -> None:
-        """Let a local agent go on from its checkpoint, which its own process reads."""
+        """Take the number of updates from a local agent's checkpoint, which its process loads."""
         for learner in self.remote:
             learner.expect(plan, found)
 
     def load_shared(self, torn: Callable[[Path, str], None]) -> bool:
-        """Go on from the shared agent's newest checkpoint; whether all waited between two rounds then."""
+        """Load the shared agent's newest checkpoint; returns whether it was saved between two rounds."""
         found = checkpoint.newest(self._folder, torn, *KEPT)
         if found is not None:
             self.agent.load_state_dict(found["shared"])
         return found is not None and bool(found["whole"])
 
     def report(self) -> dict[str, int]:
-        """For the summary."""
+        """See `Learners`."""
         return {"redrawn_rows": 0, "learner_restarts": sum(learner.restarts for learner in self.remote)}
 
     def replay_bytes(self) -> int:
-        """The local agents write theirs."""
+        """0: the local agents save their replays."""
         return 0
 
     def stop(self) -> None:
-        """Ask all to end, and let none wait for the shared agent any more."""
+        """Ask all local agents to end, also those that wait for the shared agent."""
         for board in self.controls:
             board.command[0] = STOP
         self.agent.dismiss()
 
     def release(self) -> None:
-        """Give the shared agent's memory back.
+        """Free the shared agent's memory.
 
         Raises:
             RuntimeError: the device has failed.

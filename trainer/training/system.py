@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,13 @@ from torch import Tensor
 
 from trainer.config.sections import Config
 from trainer.envs import EnvSpec
-from trainer.envs.world import AGENT
 from trainer.host.errors import RunFailed
 from trainer.host.signals import StopSignals
 from trainer.learning.determinism import set_generator_states
 from trainer.memory.boards import STOP, ControlBoard
 from trainer.reading import ReadError
 from trainer.roles.agents import AgentPlan
-from trainer.roles.learner import IDLE_S
-from trainer.roles.policies import header_of
+from trainer.roles.pace import IDLE_S
 from trainer.run_folder import manifest
 from trainer.selfplay.pool import NoPool, OpponentPool
 from trainer.telemetry import output
@@ -113,13 +110,6 @@ class System:
     def total_frames(self) -> int:
         """Number of transitions that count for the budget."""
         return self.learners.total_frames()
-
-    @cached_property
-    def policy_header(self) -> dict[str, Any]:
-        """The header of this run's policy files, see `trainer.roles.policies`."""
-        acting = self.learners.acting
-        names = [plan.name for plan in acting] if len(acting) > 1 else [AGENT]
-        return header_of(self.config, names, self.players(), self.run_dir)
 
     # Called by the schedule, see `trainer.config.schedules.Turns`.
 

@@ -1,4 +1,4 @@
-"""Tasks as the main process sees them: done in a process that is supervised like the others, or in this one."""
+"""Tasks as the main process sees them: work in a supervised process, or with `sequential` in this one."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from trainer.roles.task import Work
 from trainer.training.processes import Piped, spawn, use_fork_server
 from trainer.training.supervisor import Event, Role, Supervised, wait_for
 
-POLL_S = 0.05  # between two looks at a process that says nothing
-PAUSE_S = 1e-3  # between two looks at one that is gone
-QUIET_S = 1.0  # until there is a word of how far it is
-CLOSE_S = 5.0  # that its process may take to end once its work is done
+POLL_S = 0.05  # most time of a wait for a message
+PAUSE_S = 1e-3  # between two waits
+QUIET_S = 1.0  # between two lines on the progress
+CLOSE_S = 5.0  # most time for the process to end once its work is done
 
 
 class TaskFailed(RuntimeError):
-    """A task whose process raised, died or hung; its text is one sentence for the user.
+    """A task has raised, or its process died or hung; the text is one sentence for the user.
 
     Args:
         text: the sentence.
-        kind: the class of what was raised; empty if it died or hung.
-        cause: what was raised, in words.
-        traceback: of what was raised.
+        kind: class of the exception; "" if the process died or hung.
+        cause: text of the exception.
+        traceback: of the exception.
         pid: of the process.
     """
 
@@ -39,14 +39,14 @@ class TaskFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Task:
-    """Something that is done beside the main process, which waits for it.
+    """Work for another process, for which the main process waits.
 
     Args:
-        name: of its process, for sentences: "final evaluation".
-        role: that its process is seeded by, one of `trainer.host.seeds.ROLES`.
-        work: what is done: a function of a module, or a partial of one.
-        progress: is told how far it is, about once a second.
-        told: what takes the values that the work tells, by their name. "progress" need not be among them.
+        name: of the process, for sentences: "final evaluation".
+        role: by which the process is seeded, one of `trainer.host.seeds.ROLES`.
+        work: a function of a module, or a partial of one.
+        progress: takes a line on the progress, about once a second.
+        told: functions that take the values which the work reports, by name; "progress" need not be among them.
     """
 
     name: str
@@ -57,12 +57,12 @@ class Task:
 
 
 def beside(config: Config, task: Task, event: Event | None = None) -> Any:
-    """Do a task in a process of its own, or in a schedule of one process in this one; what its work returned.
+    """Do a task in another process, or in this one if the schedule has one process; returns what its work returned.
 
     Args:
-        config: the run.
-        task: to be done.
-        event: is told of failures that are survived, as `Loggers.event` is; None: none is.
+        config: of the run.
+        task: the task.
+        event: takes a sentence about each failure, as `Loggers.event`, and the task is tried again; None: it is not.
 
     Raises:
         TaskFailed: it failed, or failed more often than `faults.max_failures` allows.
@@ -76,7 +76,7 @@ def beside(config: Config, task: Task, event: Event | None = None) -> Any:
 
 
 def _nobody(text: str, role: str = "", agent: str = "", pid: int | None = None) -> None:
-    """Hears of the failures of a task whose first one is the last."""
+    """Ignore a failure: the task is not tried again."""
 
 
 def _here(task: Task, progress: _Progress) -> Any:
@@ -92,21 +92,21 @@ def _here(task: Task, progress: _Progress) -> Any:
 
 
 class _Progress:
-    """Takes what the work tells, and says how far it is, if that was not said just now."""
+    """Takes what the work reports, and prints its progress now and then."""
 
     def __init__(self, task: Task) -> None:
         self._task, self._text, self._start = task, "", time.monotonic()
         self._said = self._start
 
     def hear(self, what: str, value: Any) -> None:
-        """Take a value."""
+        """Take a value that the work reports."""
         if what == "progress":
             self._text = f": {value}"
         elif what:
             self._task.told[what](value)
 
     def look(self) -> None:
-        """Say how far it is."""
+        """Print the progress, if that was not done within `QUIET_S`."""
         now = time.monotonic()
         if now - self._said >= QUIET_S:
             self._said = now
@@ -114,7 +114,7 @@ class _Progress:
 
 
 class _Remote:
-    """A task's process, and what came of it."""
+    """The process of a task, and its result."""
 
     def __init__(self, config: Config, task: Task, progress: _Progress) -> None:
         self._config, self._task, self._progress = config, task, progress
@@ -123,7 +123,7 @@ class _Remote:
         self._pipes: list[Piped] = []
 
     def result(self, faults: FaultsConfig, event: Event) -> Any:
-        """What the work returned.
+        """Start the process and wait; returns what the work returned.
 
         Raises:
             TaskFailed: it failed too often.

@@ -1,7 +1,7 @@
 """A run from its configuration to its summary, and the training loop.
 
 A transition goes from `roles.collector` through `replay.streams` to `roles.learner`; weights go back by the `send` of
-TorchRL's `WeightSyncScheme`. Everything between processes is shared memory without locks (`trainer.memory`).
+TorchRL's `WeightSyncScheme`. Processes exchange all of this through shared memory without locks (`trainer.memory`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from trainer.learning.update import NotFinite
 from trainer.reading import ReadError, read_json
 from trainer.roles.agents import streams_of
 from trainer.roles.evaluator import Evaluation
-from trainer.roles.learner import IDLE_S
+from trainer.roles.pace import IDLE_S
 from trainer.run_folder import folder as run_folder
 from trainer.run_folder.scratch import scratch_folder
 from trainer.telemetry import plot
 from trainer.telemetry.loggers import Loggers, RunInfo, open_loggers
 from trainer.telemetry.loggers.sink import plain_value
 from trainer.training.building import build, choose_device, describe
-from trainer.training.callbacks import Callbacks, Control, check
+from trainer.training.callbacks import Callbacks, Control, check, named
 from trainer.training.final import finish, report
 from trainer.training.loop import Loop
 from trainer.training.needs import needs_of
@@ -43,24 +43,25 @@ from trainer.training.resume import restore
 from trainer.training.saving import save, save_policy
 from trainer.training.system import System
 
-STOP_S = 2.0  # until a signal interrupts a training loop that does not look at it
+STOP_S = 2.0  # after which a signal interrupts a training loop that has not ended by itself
 
 
 def train(config: Config, command: list[str], callbacks: Sequence[Any] = ()) -> dict[str, Any]:
-    """Train as `config` says and return what RUN/summary.json holds, `stop_signal` being the signal that ended it.
+    """Train as `config` says; returns the content of RUN/summary.json, with the signal that ended it as `stop_signal`.
 
     Args:
         config: validated, with every None resolved.
         command: the command line, for the run's folder.
-        callbacks: see `trainer.training.callbacks`.
+        callbacks: see `trainer.training.callbacks`; called after those of the configuration.
 
     Raises:
         ConfigError, EnvError: nothing was started.
-        RunFailed: a process died, the device gave up or the loss was not finite; everything is stopped, and there is a
-            checkpoint if training had begun.
+        RunFailed: a process died too often, the device failed, or the loss was not finite; all processes are stopped,
+            and there is a checkpoint if training had begun.
     """
-    here, config, callbacks = Path.cwd(), absolute(config), check(callbacks)
+    here, config = Path.cwd(), absolute(config)
     check_parts(config)
+    callbacks = check([*named(config.callbacks), *callbacks])
     leftovers.claim()
     prepare_process()
     allow_open_files()
@@ -135,7 +136,7 @@ def _train_in(
 
 
 def _known_before(config: Config, run_dir: Path) -> dict[str, Any]:
-    """What the summary of a run that goes on said of it, until more is known; it may be stopped while it starts."""
+    """The old summary of a run that is resumed: it stays valid if the run is stopped while it starts."""
     if config.resume is None:
         return {}
     try:
@@ -147,7 +148,7 @@ def _known_before(config: Config, run_dir: Path) -> dict[str, Any]:
 
 
 def _write_end(run_dir: Path, summary: dict[str, Any], loggers: Loggers) -> str:
-    """The run's summary and curve; a sentence where the summary cannot be written."""
+    """Write the run's summary and curve; returns a sentence if the summary could not be written, else ""."""
     problem = ""
     try:
         run_folder.write_json(RunFolder(run_dir).summary, summary)
@@ -163,12 +164,12 @@ def _write_end(run_dir: Path, summary: dict[str, Any], loggers: Loggers) -> str:
 
 
 def _run(system: System, summary: dict[str, Any], fresh: dict[str, Any]) -> None:
-    """Start the system, train, stop it and evaluate; `summary` takes what is known, however that ends.
+    """Start the system, train, stop it, and evaluate.
 
     Args:
-        system: that is built.
-        summary: what is known of it before.
-        fresh: what nobody has trained or evaluated yet says.
+        system: as it was built.
+        summary: of the run; it is updated, however the run ends.
+        fresh: summary of a run that has not trained yet.
     """
     stop, loop = system.stop, Loop(system)
     try:
@@ -180,7 +181,7 @@ def _run(system: System, summary: dict[str, Any], fresh: dict[str, Any]) -> None
                 summary |= _train(system, loop)
             system.learners.check_losses()
         except (RunFailed, EnvError, NotFinite) as error:
-            if stop.number:  # it went to the workers too, and they were faster
+            if stop.number:  # the workers got the signal, too, and ended first
                 raise Stopped from error
             role, traceback = getattr(error, "role", "main"), getattr(error, "traceback", "")
             pid = getattr(error, "pid", None)
@@ -196,14 +197,14 @@ def _run(system: System, summary: dict[str, Any], fresh: dict[str, Any]) -> None
 
 
 def _train(system: System, loop: Loop) -> dict[str, Any]:
-    """The training loop: a schedule collects and learns, everything else happens when its time has come."""
+    """The training loop: the schedule collects and learns; logging, evaluations and checkpoints follow when due."""
     config, evaluator = system.config, system.evaluator
     loop.start = time.monotonic() - loop.wall_s
     for telemetry in system.telemetry:
         telemetry.start = loop.start
     system.publish()
-    begin = system.row()  # speeds are known from the next one on
-    if system.kept:  # says from which frames: what was told of later ones before is told again
+    begin = system.row()  # the next row has speeds
+    if system.kept:  # it shows from which frames on rows are written again
         system.loggers.write(begin)
     loop.log_every.crossed()
     if loop.evaluating:
@@ -211,7 +212,7 @@ def _train(system: System, loop: Loop) -> dict[str, Any]:
         if (solved := _evaluated(system, loop)) is not None:
             return solved
     for loop.whole in config.schedule.kind.turns(system):
-        if system.stop.number and loop.whole:  # a round is ended first, unless that takes long
+        if system.stop.number and loop.whole:  # a round is ended first, unless that takes longer than STOP_S
             raise Stopped
         frames = system.total_frames()
         if loop.supervise_every.crossed():
@@ -236,10 +237,10 @@ def _train(system: System, loop: Loop) -> dict[str, Any]:
 
 
 def _evaluated(system: System, loop: Loop) -> dict[str, Any] | None:
-    """Take an evaluation that has ended; what the summary says of it if the run may end with it.
+    """Take an evaluation that has ended; returns entries of the summary if the run ends with it, else None.
 
-    Where the schedule is repeatable, one that was asked for is waited for: whether there is another round may depend on
-    nobody's speed, and a run that is stopped meanwhile asks for it again with the same weights.
+    A repeatable schedule waits for the evaluation: whether there is another round must not depend on the evaluator's
+    speed. A run that is stopped during the wait repeats the evaluation with the same weights after its resume.
     """
     config, evaluator = system.config, system.evaluator
     evaluation = evaluator.poll()
@@ -267,13 +268,13 @@ def keep(system: System, loop: Loop, frames: int, may_fail: bool = False) -> Non
     """Save a checkpoint; if the disk refuses, the one before is still there.
 
     Args:
-        system: all of it.
-        loop: where the training loop stands.
-        frames: after which it is called; collectors may have more by then.
-        may_fail: training goes on without it.
+        system: the run.
+        loop: state of the training loop.
+        frames: number of frames, for the name of the checkpoint; collectors may have more by now.
+        may_fail: whether training continues if the disk refuses.
 
     Raises:
-        RunFailed: the disk refuses, and this was the last chance.
+        RunFailed: the disk refuses and `may_fail` is False, or the run folder is gone.
     """
     if system.gone():
         raise RunFailed(system.gone())
@@ -291,11 +292,11 @@ def keep(system: System, loop: Loop, frames: int, may_fail: bool = False) -> Non
 
 
 def _last_figures(system: System) -> dict[str, Any]:
-    """The last row for the loggers, and what the summary takes of it."""
+    """Write the last row; returns its entries of the summary."""
     wall_s = time.monotonic() - system.telemetry[0].start
     try:
         row = system.row()
-    except NotFinite:  # which is what the run ends with
+    except NotFinite:  # with which the run ends
         row = system.row(failed=True)
     system.loggers.write(row)
     system.last_row = row
@@ -309,5 +310,5 @@ def _last_figures(system: System) -> dict[str, Any]:
 
 
 def reached(config: Config, evaluation: Evaluation) -> bool:
-    """Whether the run may end with this evaluation."""
+    """Whether this evaluation has reached `evaluator.stop_at_return`."""
     return config.evaluator.stop_at_return is not None and evaluation.mean >= config.evaluator.stop_at_return
