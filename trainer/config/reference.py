@@ -113,7 +113,7 @@ def _table(
         cells.append(_sentence(known.get(item.name, "")))
         if of is not None:
             cells.append(of[item.name])
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("<", "&lt;") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -135,7 +135,8 @@ def _default(item: Field[Any]) -> str:
 
 def _values(item: Field[Any]) -> str:
     if "choices" in item.metadata:
-        return ", ".join(f"`{choice}`" for choice in item.metadata["choices"])
+        choices = ", ".join(f"`{choice}`" for choice in item.metadata["choices"])
+        return f"{choices}, or an import path" if "part" in item.metadata else choices
     return bounds_text(*item.metadata["range"]) if "range" in item.metadata else ""
 
 

@@ -28,8 +28,9 @@ GAMES_PER_ROUND = 4  # of a worker, where the schedule has rounds
 class EnvConfig:
     """The environment, and how it is wrapped."""
 
-    id: str = "CartPole-v1"  # or package.module:function, which makes one environment
-    backend: str = part(*BACKENDS)
+    # the environment's id in its backend, as LunarLander-v3, or package.module:object, which makes one environment
+    id: str = "CartPole-v1"
+    backend: str = part(*BACKENDS)  # the library that makes the environment
     kwargs: dict[str, Any] = field(default_factory=dict)  # handed to the environment's constructor
     # Around each environment, the first one innermost: package.module:function, or with arguments
     # {wrapper: package.module:function, NAME: VALUE}.
@@ -37,15 +38,19 @@ class EnvConfig:
     # Argument of the constructor that gets the instance's number, another one for each environment of a run: a port,
     # a display, a worker id. They begin with first_instance.
     instance_key: str | None = None
-    first_instance: int = number(0, 0, 10**9)
-    import_modules: list[str] = field(default_factory=list)  # packages that register the id when imported
+    first_instance: int = number(0, 0, 10**9)  # the lowest number that instance_key hands out
+    import_modules: list[str] = field(default_factory=list)  # modules that register the id when they are imported
+    # atari: grey frames of screen_size, 4 emulator frames a step, no-op starts
     preprocessing: str = one_of(*PREPROCESSING)
-    # atari: frames of so many pixels square; 42 makes an update 9 times cheaper.
+    # preprocessing=atari: height and width of a frame in pixels; 42 makes an update 9 times cheaper than 84
     screen_size: int = number(SCREEN_SIZE, 8, 1_024, (36, 256))
-    frame_stack: int = number(1, 1, 256, (1, 16))  # frames that the policy sees at once; stored once each
-    vectorization: str = one_of(*VECTORIZATION)  # sync: in this process; native: its vector_entry_point
-    max_episode_steps: int | None = number(None, 1, 10**9, (1, 10**7))  # None keeps the environment's own limit
-    mask_key: str = "action_mask"  # the environment's name for the action mask, in its observation or info
+    # newest frames that the policy sees at once; the replay stores each once
+    frame_stack: int = number(1, 1, 256, (1, 16))
+    # sync: one by one in the worker; native: the environment's own vector_entry_point
+    vectorization: str = one_of(*VECTORIZATION)
+    # steps until an episode is truncated; null: the environment's own limit
+    max_episode_steps: int | None = number(None, 1, 10**9, (1, 10**7))
+    mask_key: str = "action_mask"  # the action mask's key in the observation or in info
     clip_rewards: bool = False  # train on the sign of the reward; returns are reported unclipped
 
 
@@ -53,31 +58,33 @@ class EnvConfig:
 class CollectorConfig:
     """Collection: processes, sub-environments, exploration."""
 
-    num_workers: int | None = number(None, 1, 4_096)  # None: cores - 2, at least 1
-    envs_per_worker: int = number(16, 1, 65_536, (1, 4_096))
+    num_workers: int | None = number(None, 1, 4_096)  # collector processes; null: cores - 2, at least 1
+    envs_per_worker: int = number(16, 1, 65_536, (1, 4_096))  # environments that each process steps together
+    # linear: one epsilon that falls with the frames; apex: a constant one for each environment
     exploration: str = part(*EXPLORATIONS, call="section num_streams streams", kwargs="exploration_kwargs")
     exploration_kwargs: dict[str, Any] = field(default_factory=dict)  # further arguments of an exploration of one's own
-    epsilon_start: float = number(1.0, 0.0, 1.0)
-    epsilon_end: float = number(0.05, 0.0, 1.0)
-    epsilon_decay_frames: int = number(10_000, 0, 10**12)
-    # Horgan et al. 2018: epsilon_i = apex_epsilon ** (1 + i / (N - 1) * apex_alpha).
+    epsilon_start: float = number(1.0, 0.0, 1.0)  # linear: share of random actions at the first frame
+    epsilon_end: float = number(0.05, 0.0, 1.0)  # linear: share of random actions after epsilon_decay_frames
+    epsilon_decay_frames: int = number(10_000, 0, 10**12)  # linear: frames over which epsilon falls
+    # apex: epsilon of environment i of N is apex_epsilon ** (1 + i / (N - 1) * apex_alpha) (Horgan et al. 2018)
     apex_epsilon: float = number(0.4, 0.0, 1.0)
-    apex_alpha: float = number(7.0, 0.0, 1_000.0, (0.0, 20.0))
+    apex_alpha: float = number(7.0, 0.0, 1_000.0, (0.0, 20.0))  # apex: exponent of the formula at apex_epsilon
 
 
 @dataclass(frozen=True)
 class ReplayConfig:
     """The shared replay."""
 
-    capacity_frames: int = number(50_000, 1, 10**10)
-    # Drawn with probability in proportion to priority ** alpha; 0 is uniform.
+    capacity_frames: int = number(50_000, 1, 10**10)  # frames that the replay holds; the oldest are overwritten
+    # prioritized replay draws with probability proportional to priority ** priority_alpha; 0 is uniform
     priority_alpha: float = number(0.5, 0.0, 10.0, (0.0, 1.0))
-    priority_beta: float = number(0.4, 0.0, 1.0)  # importance weights are (N P) ** -beta over the batch's largest ...
-    priority_beta_end: float = number(1.0, 0.0, 1.0)  # ... linearly to this over the budget
-    priority_eps: float = number(1e-6, 1e-12, 1e3, (1e-9, 1.0))  # added to a TD error
-    # Of a new row: the largest so far, or (dqn, apex, qrdqn) the TD error of the values that the collector acted by.
+    # importance weights are (N P) ** -priority_beta, divided by the largest of the batch
+    priority_beta: float = number(0.4, 0.0, 1.0)
+    priority_beta_end: float = number(1.0, 0.0, 1.0)  # priority_beta moves linearly to this value over the budget
+    priority_eps: float = number(1e-6, 1e-12, 1e3, (1e-9, 1.0))  # added to a TD error to make it a priority
+    # priority of a new row; max: the largest so far; collector: the TD error by the values that the collector acted by
     initial_priority: str = one_of("max", "collector")
-    scratch_dir: str | None = None  # None: RUN/scratch
+    scratch_dir: str | None = None  # folder of the replay's files while the run goes on; null: RUN/scratch
     # A Minari dataset, by its id or its folder, whose rows are in the replay when training begins.
     start_from: str | None = None
 
@@ -86,49 +93,53 @@ class ReplayConfig:
 class LearnerConfig:
     """Updates."""
 
-    device: str = "auto"  # auto | cpu | cuda | cuda:N
-    batch_size: int = number(128, 1, 2**20, (1, 65_536))
-    learning_rate: float = number(2.5e-4, 1e-12, 1.0, (1e-6, 0.1))
-    # Over the budget; auto: linear where learning_rate_end is set, else constant.
+    device: str = "auto"  # where updates are computed: auto (a GPU if there is one), cpu, cuda or cuda:N
+    batch_size: int = number(128, 1, 2**20, (1, 65_536))  # transitions of an update
+    learning_rate: float = number(2.5e-4, 1e-12, 1.0, (1e-6, 0.1))  # learning rate of Adam
+    # how the learning rate moves over the budget; auto: linear if learning_rate_end is set, else constant
     learning_rate_schedule: str = part("auto", *LEARNING_RATES, call="optimizer start end")
-    learning_rate_end: float | None = number(None, 0.0, 1.0, (0.0, 0.1))  # of linear and cosine; None: 0
+    # the learning rate at the end of linear and cosine; null: 0, and auto is then constant
+    learning_rate_end: float | None = number(None, 0.0, 1.0, (0.0, 0.1))
     learning_rate_warmup_updates: int = number(0, 0, 10**7)  # in which it rises linearly from nearly 0
-    adam_eps: float = number(1e-8, 1e-20, 1.0, (1e-12, 0.01))
+    adam_eps: float = number(1e-8, 1e-20, 1.0, (1e-12, 0.01))  # epsilon of Adam
+    # gradients are scaled down to this Euclidean norm; null: they are not
     max_grad_norm: float | None = number(10.0, 1e-6, 1e12, (1e-3, 1e12))
     warmup_frames: int = number(1_000, 1, 10**10)  # frames that are stored before the first update
+    # eager: plain PyTorch; trace: loss and gradient are recorded; compile: torch.compile; auto: trace
     execution: str = one_of("auto", "eager", "trace", "compile")
     precision: str = one_of("float32", "bfloat16")  # bfloat16: autocast of the networks
     channels_last: bool = True  # memory format of convolutions
-    # Batches gathered at once, at most; priorities within them are as old as they are many.
+    # at most this many batches are sampled at once; their priorities are those before the first of these updates
     prefetch_batches: int = number(16, 1, 1_024, (1, 256))
-    # A thread gathers the next ones while updates are made on these; in rounds those of the same round. In CartPole's
+    # a thread samples the next batches while updates are made; in rounds those of the same round. In CartPole's
     # async, beside other work, that took 5 to 11 % off the learner's thread; the process used 4 % less to 6 % more CPU.
     prefetch: bool = False
-    publish_every_updates: int = number(10, 1, 10**9)
-    num_threads: int = number(1, 1, 1_024)
-    deterministic: bool = False  # operations that give the same bits each time, on GPUs too, where they are slower
+    publish_every_updates: int = number(10, 1, 10**9)  # updates between two versions of the weights for the collectors
+    num_threads: int = number(1, 1, 1_024)  # threads of PyTorch in the learner
+    deterministic: bool = False  # PyTorch's deterministic operations: the same bits each time on a GPU too, but slower
 
 
 @dataclass(frozen=True)
 class ScheduleConfig:
     """How collection and learning take turns."""
 
-    name: str = one_of(*SCHEDULES)
-    # 1 / replay ratio: 10 frames for each update are a replay ratio of 0.1. None: no limit on either side (async only).
+    name: str = one_of(*SCHEDULES)  # see schedules.md
+    # 1 / replay ratio: 10 frames for each update are a replay ratio of 0.1; null: no limit on either side (async only)
     frames_per_update: float | None = number(10.0, 1e-3, 1e9, (0.01, 1e9))
-    # In its place: finished episodes for each update, in all environments.
+    # in place of frames_per_update: finished episodes of all environments for each update
     episodes_per_update: float | None = number(None, 1e-4, 1e9, (1e-3, 1e9))
-    # How far collection may run ahead of learning; None: 2 steps of all, at least 512.
+    # frames that collection may run ahead of learning; null: 2 steps of all environments, at least 512
     tolerance_frames: int | None = number(None, 1, 10**12)
-    # sync, sequential: frames between two phases of learning; None: about 1,024.
+    # sync, sequential: frames of a round, between two phases of learning; null: about 1,024
     frames_per_round: int | None = number(None, 1, 10**10)
-    # sync, sequential: instead, this many episodes a worker; None: 4 for games.
+    # sync, sequential: in place of frames_per_round, finished episodes of each worker; null: 4 in games
     episodes_per_round: int | None = number(None, 1, 10**6)
-    # shared_gradient: local agents, each a process that acts, learns and applies its gradients.
+    # shared_gradient: local agents, each a process that acts, learns and applies its gradients
     num_agents: int = number(2, 1, 1_024)
-    application: str = one_of("locked", "hogwild")  # shared_gradient: one at a time, or whenever and losing some
-    applier: str = one_of("auto", "local", "device")  # shared_gradient: each by itself, or one on learner.device
-    # sync, sequential: None follows frames_per_update, or for games in rounds of episodes makes one for each episode
+    application: str = one_of("locked", "hogwild")  # shared_gradient: one at a time, or all without a lock
+    # shared_gradient: each agent, or the main process on learner.device
+    applier: str = one_of("auto", "local", "device")
+    # sync, sequential: updates after a round; null: by frames_per_update, or one for each episode in rounds of episodes
     updates_per_round: int | None = number(None, 1, 10**9)
 
     @property
@@ -141,18 +152,18 @@ class ScheduleConfig:
 class EvaluatorConfig:
     """Evaluation: greedy episodes during the training."""
 
-    every_frames: int = number(5_000, 0, 10**12)  # 0: only at the end
-    episodes: int = number(20, 1, 10**6, (1, 20_000))
-    final_episodes: int = number(100, 1, 10**6, (1, 20_000))
-    num_envs: int = number(20, 1, 16_384, (1, 4_096))
+    every_frames: int = number(5_000, 0, 10**12)  # frames between two evaluations; 0: only at the end
+    episodes: int = number(20, 1, 10**6, (1, 20_000))  # episodes of an evaluation during the run
+    final_episodes: int = number(100, 1, 10**6, (1, 20_000))  # episodes of each policy in the final evaluation
+    num_envs: int = number(20, 1, 16_384, (1, 4_096))  # environments that the evaluator steps together
     # A video of the first evaluation and of every n-th after it; 0: none.
     video_every: int = number(0, 0, 10**9)
-    nice: int = number(10, 0, 19)  # the evaluator's process gives way to collection and learning
-    # self-play: of each pair in the league at the end; 0: no league.
+    nice: int = number(10, 0, 19)  # the evaluator's nice value, so that it gives way to collection and learning
+    # self-play: games of each pair in the league at the end; 0: no league
     league_games: int = number(20, 0, 10**5, (0, 1_000))
-    # An episode is cut there, as a greedy policy may circle for ever; None: never.
+    # steps after which an episode is cut, as a greedy policy may move in circles; null: never
     max_episode_steps: int | None = number(27_000, 1, 10**9)
-    # Of the final evaluation, and of the league; None: as long as the training took, at least 60 s.
+    # time limit of the final evaluation and of the league, each; null: as long as the training took, at least 60 s
     final_max_seconds: float | None = number(None, 0.01, 1e7)
     stop_at_return: float | None = number(None, -1e12, 1e12)  # the run ends when an evaluation's mean reaches this
 
@@ -161,11 +172,13 @@ class EvaluatorConfig:
 class AgentsConfig:
     """Where several agents of one world learn; one agent alone learns in the main process."""
 
-    learner: str = one_of("stacked", "process", "sequential")  # alike ones in one update; a process each; one by one
-    overrides: dict[str, Any] = field(default_factory=dict)  # agent -> section -> key -> its own value
+    learner: str = one_of("stacked", "process", "sequential")  # see agents.md
+    # values of single agents: agents.overrides.AGENT.SECTION.KEY=VALUE
+    overrides: dict[str, Any] = field(default_factory=dict)
     frozen: list[str] = field(default_factory=list)  # agents that act but do not learn
-    start_from: dict[str, str] = field(default_factory=dict)  # agent -> policy.pt of another run
-    # A learner process without a sign of life for this time is restarted.
+    # the policy.pt that an agent begins with: agents.start_from.AGENT=PATH
+    start_from: dict[str, str] = field(default_factory=dict)
+    # a learner process without a sign of life for this time is restarted
     hang_seconds: float = number(60.0, 0.1, 1e9, (1.0, 86_400.0))
 
 
@@ -173,52 +186,53 @@ class AgentsConfig:
 class OpponentsConfig:
     """Whom an agent plays turn-based games against: how often each kind is drawn for a seat and an episode."""
 
-    random: float = number(0.2, 0.0, 1e6)
-    scripted: float = number(0.0, 0.0, 1e6)  # the game's heuristic or perfect player, where there is one
-    latest: float = number(0.3, 0.0, 1e6)  # the agent itself, by its newest weights
-    snapshots: float = number(0.5, 0.0, 1e6)  # its past selves; as latest until there is one
-    checkpoints: float = number(0.0, 0.0, 1e6)  # policies of other runs: checkpoint_paths
-    # None keeps it constant; else moves linearly to this over the budget; so do all.
+    random: float = number(0.2, 0.0, 1e6)  # weight of random play
+    scripted: float = number(0.0, 0.0, 1e6)  # weight of the game's heuristic or perfect player, where there is one
+    latest: float = number(0.3, 0.0, 1e6)  # weight of the agent itself with its newest weights
+    snapshots: float = number(0.5, 0.0, 1e6)  # weight of earlier versions of the agent; until there is one, of latest
+    checkpoints: float = number(0.0, 0.0, 1e6)  # weight of the policies of other runs: checkpoint_paths
+    # the weight moves linearly to this over the budget; null: constant
     random_end: float | None = number(None, 0.0, 1e6)
-    scripted_end: float | None = number(None, 0.0, 1e6)
-    latest_end: float | None = number(None, 0.0, 1e6)
-    snapshots_end: float | None = number(None, 0.0, 1e6)
-    checkpoints_end: float | None = number(None, 0.0, 1e6)
-    checkpoint_paths: list[str] = field(default_factory=list)  # a policy.pt or a snapshot each
-    start_from: str | None = None  # policy.pt of another run that is the first snapshot
-    both_seats: bool = True  # learn from the other seat's decisions too where latest sits there
-    snapshot_every_frames: int = number(50_000, 1, 10**12)
+    scripted_end: float | None = number(None, 0.0, 1e6)  # the same for scripted
+    latest_end: float | None = number(None, 0.0, 1e6)  # the same for latest
+    snapshots_end: float | None = number(None, 0.0, 1e6)  # the same for snapshots
+    checkpoints_end: float | None = number(None, 0.0, 1e6)  # the same for checkpoints
+    checkpoint_paths: list[str] = field(default_factory=list)  # files of policies (policy.pt) or of snapshots
+    start_from: str | None = None  # the policy.pt of another run that is the first snapshot
+    both_seats: bool = True  # learn from the decisions of the other seat too, where latest sits there
+    snapshot_every_frames: int = number(50_000, 1, 10**12)  # frames between two snapshots
     pool_size: int = number(20, 1, 10**4, (1, 1_000))  # most snapshots; a new one replaces the oldest
-    # Snapshots that a worker plays against at a time; one of them is replaced when its games are over.
+    # snapshots that a worker plays against at a time; one of them is replaced when its games are over
     active: int = number(4, 2, 10**4, (2, 100))
+    # how a snapshot is chosen; pfsp: the harder to beat, the more often
     sampling: str = one_of("uniform", "last", "pfsp")
-    last_k: int = number(5, 1, 10**4)  # last: the newest so many
-    epsilon: float = number(0.05, 0.0, 1.0, (0.0, 0.5))  # random moves of latest and snapshots
+    last_k: int = number(5, 1, 10**4)  # last: number of the newest snapshots that are chosen from
+    epsilon: float = number(0.05, 0.0, 1.0, (0.0, 0.5))  # share of random moves of latest, snapshots and checkpoints
     scripted_player: str = part("auto")  # auto: the game's; or package.module:function
-    evaluate_against: str = part("random", "scripted")
+    evaluate_against: str = part("random", "scripted")  # the opponent in evaluations
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
     """Checkpoints."""
 
-    save_every_seconds: float = number(300.0, 0.01, 1e9, (0.1, 86_400.0))
-    keep_last: int = number(2, 1, 10**6, (1, 1_000))
+    save_every_seconds: float = number(300.0, 0.01, 1e9, (0.1, 86_400.0))  # time between two checkpoints
+    keep_last: int = number(2, 1, 10**6, (1, 1_000))  # newest checkpoints that stay on disk
     # Frames between two policies that are kept for good in RUN/checkpoints/policies; 0: none is.
     policy_every_frames: int = number(0, 0, 10**12)
-    replay: bool = True  # keep the replay's rows too; without them a resumed run first fills an empty replay
+    replay: bool = True  # save the replay's rows too; without them a resumed run first fills an empty replay
 
 
 @dataclass(frozen=True)
 class FaultsConfig:
     """Failures that a run survives. A worker that dies or hangs is restarted, and the evaluator if it dies."""
 
-    # Most failures of one process within the period; with more the run ends.
+    # failures of one process within period_seconds that a run survives; with more it ends
     max_failures: int = number(5, 0, 10**9)
-    period_seconds: float = number(600.0, 0.1, 1e9)
-    # A worker without a sign of life for this time is killed.
+    period_seconds: float = number(600.0, 0.1, 1e9)  # the period of max_failures
+    # a worker or an evaluator without a sign of life for this time is killed and replaced
     hang_seconds: float = number(120.0, 0.1, 1e9, (1.0, 86_400.0))
-    # A worker with more memory than this is replaced, as an environment may leak.
+    # a worker with more resident memory than this is replaced, as an environment may leak; null: no limit
     worker_memory_mb: int | None = number(None, 64, 10**8, (256, 10**8))
 
 
@@ -226,37 +240,38 @@ class FaultsConfig:
 class LoggerConfig:
     """Loggers. JSONL, CSV, the text log and the terminal are always on."""
 
-    name: str = part("none", *OPTIONAL_LOGGERS, call="section run notify")
-    every_seconds: float = number(1.0, 0.01, 1e9, (0.1, 3_600.0))
-    # Keys of `info` whose value at an episode's end is logged, a.b for info["a"]["b"]; None: every scalar.
+    name: str = part("none", *OPTIONAL_LOGGERS, call="section run notify")  # a logger beside those that are always on
+    every_seconds: float = number(1.0, 0.01, 1e9, (0.1, 3_600.0))  # time between two rows of metrics
+    # Keys of `info` whose value at an episode's end is logged, a.b for info["a"]["b"]; null: all numbers.
     info_keys: list[str] | None = None
-    terminal: str = one_of("auto", "live", "plain", "none")
-    wandb_project: str = "trainer"
-    wandb_entity: str | None = None
-    wandb_group: str | None = None
+    terminal: str = one_of("auto", "live", "plain", "none")  # auto: a live view on a terminal, plain lines elsewhere
+    wandb_project: str = "trainer"  # project of the run in W&B
+    wandb_entity: str | None = None  # user or team in W&B; null: your default
+    wandb_group: str | None = None  # group of the run in W&B; null: none
+    # auto: online where you are logged in, else offline
     wandb_mode: str = one_of("auto", "online", "offline", "disabled")
-    wandb_tags: list[str] = field(default_factory=list)
+    wandb_tags: list[str] = field(default_factory=list)  # tags of the run in W&B
 
 
 @dataclass(frozen=True)
 class TelemetryConfig:
     """What is recorded besides metrics."""
 
-    trace: bool = False  # RUN/trace.json, for ui.perfetto.dev: what every process did when
-    trace_events: int = number(20_000, 1, 10**7, (100, 10**6))  # that each process keeps of it, the last ones
+    trace: bool = False  # write RUN/trace.json: what every process did, and when, for ui.perfetto.dev
+    trace_events: int = number(20_000, 1, 10**7, (100, 10**6))  # newest spans that each process holds in memory
 
 
 @dataclass(frozen=True)
 class Config:
     """One run."""
 
-    preset: str = "cartpole"
-    seed: int = number(0, 0, 2**63)
-    budget_frames: int = number(50_000, 1, 10**12 - 1, (1, 10**10))
-    run_dir: str | None = None  # None: runs/<date>_<time>_<env>_<algorithm>_<seed>
-    resume: str | None = None  # a run's folder to go on in; auto: run_dir, where that holds a run
-    # Called while the run goes on (docs/python.md): package.module:object, or with arguments
-    # {callback: package.module:function, NAME: VALUE}.
+    preset: str = "cartpole"  # a file of configs/preset/; without one, that of env.id if there is one, else generic
+    seed: int = number(0, 0, 2**63)  # of environments, exploration, networks and sampling
+    budget_frames: int = number(50_000, 1, 10**12 - 1, (1, 10**10))  # frames that are collected in all
+    run_dir: str | None = None  # the run's folder; null: runs/<date>_<time>_<env>_<algorithm>_<seed>
+    resume: str | None = None  # folder of the run to continue; auto: run_dir, if it holds a run
+    # called while the run goes on (docs/python.md): package.module:object, or with arguments
+    # {callback: package.module:function, NAME: VALUE}
     callbacks: list[Any] = field(default_factory=list)
     env: EnvConfig = field(default_factory=EnvConfig)
     # The section of the algorithm that was chosen; until it is known which, the keys of all of them.
