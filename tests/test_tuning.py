@@ -82,11 +82,13 @@ def test_a_trial_whose_process_died_goes_on_in_its_folder_with_its_values(tmp_pa
             assert other.number == 1 and searches.running(search) == 2
             values = other.params
         search.study.tell(trial, 100.0)
+    search = opened(tmp_path)
     with searches.next_trial(search) as (again, _):
         assert again.number == 2 and again.params == values
         assert searches.folder_of(search, again) == tmp_path / "trial_0001"
         search.study.tell(again, 50.0)
     with searches.next_trial(search) as (last, _):
+        assert last.params != values  # the seed's draws are not made again
         search.study.tell(last, state=TrialState.PRUNED)
     with searches.next_trial(search) as found:
         assert found is None

@@ -63,7 +63,7 @@ evaluation, on fresh episodes; of a run without one, the mean return of its newe
 {% if profile %}
 <h2>Performance profiles</h2>
 <p>The share of a group's runs with a score above a threshold: a group whose line lies above another's is better at
-every threshold. The bands are 95 % stratified bootstrap intervals (rliable).</p>
+every threshold. The bands are 95 % stratified bootstrap intervals.</p>
 <img alt="performance profiles" src="{{ profile }}">
 <h2>Probability of improvement</h2>
 <p>How likely a run of one group has a higher score than a run of the other; a draw counts as half (rliable).</p>

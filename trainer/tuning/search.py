@@ -81,11 +81,13 @@ def open_search(
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder / "lock"):
             storage = JournalStorage(JournalFileBackend(str(folder / "study.journal")))
-            sampler = optuna.samplers.TPESampler(seed=seed)
             study = optuna.create_study(
-                study_name="trainer", storage=storage, sampler=sampler, pruner=PRUNERS[pruner](),
+                study_name="trainer", storage=storage, pruner=PRUNERS[pruner](),
                 direction="maximize", load_if_exists=True,
             )  # fmt: skip
+            # Other draws than those of the process that was killed, which would be made again.
+            again = None if seed is None else seed + len(study.get_trials(deepcopy=False))
+            study.sampler = optuna.samplers.TPESampler(seed=again)
             asked = {
                 "arguments": sorted(text for text in fixed if not text.startswith(ANYWHERE)),
                 "space": {key: text_of(distribution) for key, distribution in space.items()},
