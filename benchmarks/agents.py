@@ -106,8 +106,7 @@ def stacked(repeats: int) -> list[Row]:
         spec = EnvSpec("windows", (Leaf("observation", (150,), "bool", "binary"),), DiscreteAction(4))
         algorithm, config = DQNConfig(hidden_sizes=hidden), LearnerConfig(batch_size=size)
         both: list[list[Updater]] = [
-            [Updater(build(algorithm, config, spec), config, algorithm, torch.device("cpu")) for _ in range(8)]
-            for _ in range(2)
+            [Updater(build(algorithm, config, spec), config, torch.device("cpu")) for _ in range(8)] for _ in range(2)
         ]
         one_by_one, stack = both[0], Stack(both[1])
         batches: list[Batch] = [

@@ -125,7 +125,7 @@ def learner_updates(config: Config, system: System, settings: dict[str, Any]) ->
 
     section = replace(config.learner, **settings)
     algorithm = build(config.algorithm, section, system.plans[0].spec)
-    learner = Updater(algorithm, section, config.algorithm, system.device)
+    learner = Updater(algorithm, section, system.device)
 
     feed = Feed(system.learners.local[0].replay, system.device)
 

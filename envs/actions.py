@@ -1,6 +1,7 @@
 """The actions of an agent as a value: its shape and dtype, and how actions are drawn and handed to the environment.
 
-Both kinds have `shape` (of one action), `dtype` (NumPy's name of the stored type), `has_mask`, and the methods below.
+Both kinds have `kind`, `shape` (of one action), `dtype` (NumPy's name of the stored type), `has_mask`, and the methods
+below.
 The actions of N sub-environments are an array [N, *shape].
 """
 
@@ -11,8 +12,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-
-ADVICE = "its actions are points in a box, which is not supported; supported is Discrete"
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,7 @@ class DiscreteAction:
     n: int
     start: int = 0
     has_mask: bool = False
+    kind: ClassVar[str] = "numbered"
     shape: ClassVar[tuple[int, ...]] = ()
     dtype: ClassVar[str] = "int64"
 
@@ -61,14 +61,14 @@ class BoxAction:
     Args:
         shape: of one action.
         low, high: finite bounds of each of its numbers, in C order.
-        refusal: why an algorithm that needs numbered actions cannot act here, and what the user can do; an error has
-            it after the environment's name.
+        advice: how the user can make numbered actions of it, for the end of a sentence that says what else is possible.
     """
 
     shape: tuple[int, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
-    refusal: str = field(default=ADVICE, compare=False)
+    advice: str = field(default="", compare=False)
+    kind: ClassVar[str] = "box"
     dtype: ClassVar[str] = "float32"
     has_mask: ClassVar[bool] = False
 

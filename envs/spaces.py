@@ -129,13 +129,20 @@ def action_of(space: spaces.Space[Any], env_id: str, advice: str | None = None) 
                 f"{MOST_CATEGORIES}; group them in an action wrapper."
             )
         return DiscreteAction(int(space.n), int(space.start))
-    advice = advice or _flattened(space)
-    refusal = f"its action space {short(space)} is not supported; supported is Discrete{advice}"
     if isinstance(space, spaces.Box) and space.dtype.kind == "f" and 0 not in space.shape:
         low, high = (tuple(bound.ravel().astype(float).tolist()) for bound in (space.low, space.high))
         if np.isfinite([low, high]).all():
-            return BoxAction(_sizes(space.shape), low, high, refusal)
-    raise EnvError(f"{env_id}: {refusal}.")
+            return BoxAction(_sizes(space.shape), low, high, advice or _flattened(space))
+        if advice is None:
+            raise EnvError(
+                f"{env_id}: its action space {short(space)} is unbounded, and actions are scaled to the bounds; "
+                f"gymnasium.wrappers.TransformAction(env, lambda a: a, gymnasium.spaces.Box(-1, 1, {space.shape})) "
+                f"sets bounds{OWN_ID}."
+            )
+    raise EnvError(
+        f"{env_id}: its action space {short(space)} is not supported; supported is Discrete"
+        f"{', or a Box of floats' if advice is None else ''}{advice or _flattened(space)}."
+    )
 
 
 def discrete_of(space: spaces.Space[Any], env_id: str, advice: str) -> DiscreteAction:
@@ -146,7 +153,7 @@ def discrete_of(space: spaces.Space[Any], env_id: str, advice: str) -> DiscreteA
     """
     action = action_of(space, env_id, advice)
     if not isinstance(action, DiscreteAction):
-        raise EnvError(f"{env_id}: {action.refusal}.")
+        raise EnvError(f"{env_id}: its action space {short(space)} is not supported; supported is Discrete{advice}.")
     return action
 
 

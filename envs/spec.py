@@ -80,5 +80,5 @@ class EnvSpec:
             EnvError: the actions are not numbered.
         """
         if not isinstance(self.action, DiscreteAction):
-            raise EnvError(f"{self.id}: {self.action.refusal}.")
+            raise EnvError(f"{self.id}: its actions are points in a box, and not numbered{self.action.advice}.")
         return self.action.n

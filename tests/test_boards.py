@@ -259,7 +259,7 @@ def some_observation(spec: EnvSpec, rows: int) -> list[Tensor]:
 def test_the_order_of_leaves_is_the_same_in_learner_and_policy():
     """More than ten layers: "10" sorts before "2" in text, and has to on both sides."""
     spec, config = several_encoders(), DQNConfig(hidden_sizes=[8] * 12)
-    learner = Updater(build(config, LearnerConfig(), spec), LearnerConfig(), config, torch.device("cpu"))
+    learner = Updater(build(config, LearnerConfig(), spec), LearnerConfig(), torch.device("cpu"))
     policy = build(config, LearnerConfig(), spec).policy
     ours = TensorDict.from_module(policy)
     for number, (leaf, own) in enumerate(zip(ordered_leaves(learner.weights), ordered_leaves(ours), strict=True)):
@@ -274,7 +274,7 @@ def test_the_order_of_leaves_is_the_same_in_learner_and_policy():
 def test_a_published_version_makes_the_policy_compute_what_the_learner_does():
     spec, config = several_encoders(), DQNConfig(hidden_sizes=[8] * 12)
     algorithm = build(config, LearnerConfig(), spec)
-    learner = Updater(algorithm, LearnerConfig(), config, torch.device("cpu"))
+    learner = Updater(algorithm, LearnerConfig(), torch.device("cpu"))
     policy = build(config, LearnerConfig(), spec).policy
     reference = copy.deepcopy(policy)
     flat = flatten_parameters(policy)

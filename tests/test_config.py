@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainer.config.algorithms import ALGORITHMS, QRDQNConfig
+from trainer.config.algorithms import ALGORITHMS, AnyAlgorithmConfig, QRDQNConfig
 from trainer.config.arguments import GROUPS
 from trainer.config.compose import check, choose_preset, jobs, load
 from trainer.config.fields import ConfigError, nearest
@@ -52,7 +52,7 @@ def is_plain(value: Any) -> bool:
 
 @pytest.mark.parametrize(("group", "option"), FILES)
 def test_shipped_file_makes_a_valid_run(group: str, option: str) -> None:
-    open_ids = {("preset", "generic"), ("preset", "atari"), ("env", "generic"), ("env", "atari")}
+    open_ids = {(group, name) for group in ("preset", "env") for name in ("generic", "atari", "continuous")}
     named = ["env.id=Some/Env-v0"] if (group, option) in open_ids else []
     loaded = load([f"{group}={option}", *named], cores=6)
     assert loaded.warnings == []
@@ -379,12 +379,13 @@ def test_value_at_the_edge_is_taken(values: dict[str, Any]) -> None:
 
 def test_every_choice_is_checked() -> None:
     choices = {key: item.metadata["choices"] for key, item in config_keys().items() if "choices" in item.metadata}
-    assert len(choices) == 22
+    assert len(choices) == 23
+    whole = Config(algorithm=AnyAlgorithmConfig())
     for key, options in choices.items():
         for option in options:
-            assert validate(changed(Config(), {key: option}), cores=2) == []
+            assert validate(changed(whole, {key: option}), cores=2) == []
         with pytest.raises(ConfigError, match=f"the nearest is {key}={options[-1]}"):
-            validate(changed(Config(), {key: options[-1] + "x"}), cores=2)
+            validate(changed(whole, {key: options[-1] + "x"}), cores=2)
 
 
 def test_every_number_has_a_range_that_holds_its_default() -> None:

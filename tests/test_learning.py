@@ -29,7 +29,6 @@ from trainer.config.sections import LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.host.resources import prepare_process
 from trainer.learning.feed import Batch, Feed, to_tensordict
-from trainer.learning.gradients import parameter_groups
 from trainer.learning.update import NotFinite, Updater, linear
 from trainer.replay.buffer import StreamReplay, Transitions
 from trainer.replay.streams import StreamLayout, open_storage
@@ -122,12 +121,13 @@ def make_learner(
     seed: int = 0,
 ) -> Updater:
     learner = replace(learner, execution=execution)
-    return Updater(make_algorithm(spec, algorithm, learner, seed), learner, algorithm, CPU)
+    return Updater(make_algorithm(spec, algorithm, learner, seed), learner, CPU)
 
 
 def state_of(learner: Updater) -> list[Tensor]:
     """Copies of weights, targets, both moments and step counts."""
-    tensors = [*learner.trained, *learner.targets, *learner._first, *learner._second, *learner.steps]
+    steps = [one.step for one in learner.of_groups for _ in one.weights]
+    tensors = [*learner.trained, *learner.targets, *learner.first, *learner.second, *steps]
     return [tensor.clone() for tensor in tensors]
 
 
@@ -140,9 +140,10 @@ def plain_loop(
 ) -> tuple[list[Tensor], list[float]]:
     """The same updates as anybody would write them; what `state_of` returns, and the losses."""
     algorithm = make_algorithm(spec, config, learner)
-    loss, keys = algorithm.loss, parameter_groups(algorithm)[1]
-    parameters = [getattr(loss, name).get(key) for name, key in keys]
-    targets = [getattr(loss, f"target_{name}").get(key) for name, key in keys]
+    loss, target = algorithm.loss, algorithm.loss.target_value_network_params
+    named = loss.value_network_params.items(True, True)
+    keys, parameters = zip(*[(key, leaf) for key, leaf in named if isinstance(leaf, nn.Parameter)], strict=True)
+    targets = [target.get(key) for key in keys]
     rate = torch.tensor(learner.learning_rate).item()
     optimizer = torch.optim.Adam(parameters, lr=rate, eps=learner.adam_eps, fused=True)
     losses = []
@@ -203,7 +204,7 @@ def test_compiled_updates_are_eager_ones_but_for_rounding(name, options):
         for execution in ("eager", "compile"):
             learner = replace(LEARNER, execution=execution)
             torch.manual_seed(0)
-            made = Updater(build(config, learner, MIXED), learner, config, CPU)
+            made = Updater(build(config, learner, MIXED), learner, CPU)
             made.prepare(next(batches(MIXED, learner.batch_size)))  # which takes random numbers
             torch.manual_seed(1)
             learn(made, batches(MIXED, learner.batch_size), 5)
@@ -232,8 +233,8 @@ def test_a_gradient_that_lies_otherwise_than_its_parameter_is_applied_to_the_rig
     for _ in range(2):
         policy = QValueActor(copy.deepcopy(network), in_keys=["observation"], action_space="categorical")
         loss = DQNLoss(policy, action_space="categorical", delay_value=True)
-        algorithms.append(value_algorithm(network, policy, loss, td_error, td_error))
-    learner = Updater(algorithms[0], replace(LEARNER, execution=execution, max_grad_norm=None), BASE, CPU)
+        algorithms.append(value_algorithm(BASE, network, policy, loss, td_error, td_error))
+    learner = Updater(algorithms[0], replace(LEARNER, execution=execution, max_grad_norm=None), CPU)
     assert not learner.trained[0].is_contiguous()
     (weight,) = algorithms[1].loss.value_network_params.parameters()
     optimizer = torch.optim.Adam([weight], lr=torch.tensor(RATE).item(), fused=True)
@@ -259,7 +260,7 @@ def test_soft_updates_are_torchrls():
         source.update_(learner.weights)
         updater.step()
     # lerp_(1 - (1 - tau)) of TorchRL and lerp_(tau) differ in the last bit of the weight.
-    for (_, key), target in zip(learner.target_keys, learner.targets, strict=True):
+    for key, target in zip(learner.of_groups[0].keys, learner.targets, strict=True):
         assert torch.allclose(target, theirs.get(key), rtol=1e-6, atol=1e-7)
     assert not torch.equal(target, source.get(key))
 
@@ -351,7 +352,8 @@ def test_moments_of_a_unit_that_sleeps_end_at_zero_and_not_among_denormals():
             for moment in moments:
                 moment.fill_(1e-6)
             for _ in range(1000):
-                learner.apply(nothing)
+                learner.optimize(learner.parts[0], nothing)
+                learner.conclude()
             torch.set_flush_denormal(False)  # else it would compare equal to 0
             assert all((moment == rest).all() for moment in moments)
     finally:
@@ -411,8 +413,7 @@ def test_metrics_are_means_since_the_last_look():
 def test_trained_and_target_groups_hold_the_same_keys():
     learner = make_learner(MIXED)
     assert set(learner.groups) == {"value_network_params", "target_value_network_params"}
-    assert len(learner.trained_keys) == 6  # three linear layers; the one-hot's offsets are constants
-    assert [key for _, key in learner.trained_keys] == [key for _, key in learner.target_keys]
+    assert len(learner.trained) == len(learner.targets) == 6  # three linear layers; the one-hot's offsets are constants
     assert all(a.data_ptr() != b.data_ptr() for a, b in zip(learner.trained, learner.targets, strict=True))
     assert same(learner.trained, learner.targets)
 

@@ -155,7 +155,7 @@ def make_learner() -> Updater:
     torch.manual_seed(0)
     config = LearnerConfig(batch_size=8, learning_rate=0.01)
     algorithm = build(DQNConfig(hidden_sizes=[8]), config, spec)
-    return Updater(algorithm, config, DQNConfig(), torch.device("cpu"))
+    return Updater(algorithm, config, torch.device("cpu"))
 
 
 def gradients_of(learner: Updater, seed: int) -> list[torch.Tensor]:
@@ -191,7 +191,8 @@ def test_four_agents_gradients_in_their_order_give_the_same_weights_in_one_proce
         order |= {version: 1_000 * number + i for i, version in enumerate(json.loads(out.read_text()))}
     assert sorted(order) == list(range(1, 801))
     for version in range(1, 801):
-        learner.apply(gradients_of(learner, order[version]))
+        learner.optimize(learner.parts[0], gradients_of(learner, order[version]))
+        learner.conclude()
     found = [torch.empty_like(p) for p in learner.trained]
     shared.pull(None, found)
     assert all(torch.equal(mine, its) for mine, its in zip(learner.trained, found, strict=True))

@@ -84,7 +84,8 @@ def die_within_a_gradient(number: int, shared: DeviceAgent) -> None:
 
 def replayed(learner: Any, seeds: list[int]) -> None:
     for seed in seeds:
-        learner.apply(gradients_of(learner, seed))
+        learner.optimize(learner.parts[0], gradients_of(learner, seed))
+        learner.conclude()
 
 
 def assert_weights(shared: DeviceAgent, expected: list[torch.Tensor]) -> None:

@@ -42,7 +42,7 @@ def learners(count: int, algorithm: DQNConfig, config: LearnerConfig) -> list[Up
     made = []
     for seed in range(count):
         torch.manual_seed(seed)
-        made.append(Updater(build(algorithm, config, VECTOR), config, algorithm, CPU))
+        made.append(Updater(build(algorithm, config, VECTOR), config, CPU))
     return made
 
 

@@ -139,10 +139,11 @@ def test_the_error_of_a_transition_is_its_absolute_distance_from_the_target():
 def test_its_one_part_is_a_function_of_the_groups_that_it_is_given():
     """All values are 0 with parameters of 0, and the error is the reward; the loss keeps its parameters."""
     algorithm = toy()
-    ((part,),) = algorithm.phases
+    (phase,) = algorithm.phases
+    (part,) = phase.parts
     assert (part.trains, algorithm.acts) == (("value_network_params",), "value_network_params")
     assert algorithm.targets == {"value_network_params": "target_value_network_params"}
-    own = {name: getattr(algorithm.loss, name) for name in (*algorithm.trained, *algorithm.targets.values())}
+    own = {name: getattr(algorithm.loss, name) for pair in algorithm.targets.items() for name in pair}
     found = part.evaluate(own, to_tensordict(rows(), 4))
     assert found.priority.tolist() == pytest.approx([0.5, 0, 4.875, 4.75])
     assert found.metrics["td_error"].item() == pytest.approx(10.125 / 4)

@@ -34,16 +34,30 @@ def test_an_algorithm_of_numbered_actions_refuses_a_box_in_one_sentence(config) 
     with pytest.raises(envs.EnvError) as caught:
         _ = spec.num_actions
     assert str(caught.value).startswith(
-        "Pendulum-v1: its action space Box(-2.0, 2.0, (1,), float32) is not supported; supported is Discrete; "
+        "Pendulum-v1: its actions are points in a box, and not numbered; "
         "gymnasium.wrappers.DiscretizeAction(env, bins) makes it so"
     )
 
 
 def test_a_run_is_refused_before_its_folder_is_made(capsys, tmp_path) -> None:
     folder = tmp_path / "run"
-    assert main(["env.id=Pendulum-v1", "logger.terminal=none", f"run_dir={folder}"]) == 2
-    assert capsys.readouterr().err.startswith("error: Pendulum-v1: its action space Box(-2.0, 2.0, (1,), float32) is")
-    assert not folder.exists()
+    assert main(["env.id=Pendulum-v1", "algorithm=dqn", "logger.terminal=none", f"run_dir={folder}"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "error: Pendulum-v1: an action is a point in a box, and algorithm=dqn chooses one of numbered actions: set "
+        "algorithm=sac or redq or tqc or crossq or td3 or ddpg; gymnasium.wrappers.DiscretizeAction(env, bins)"
+    )
+    assert main(["env.id=CartPole-v1", "algorithm=td3", "logger.terminal=none", f"run_dir={folder}"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "error: CartPole-v1: an action is one of 2 numbers, and algorithm=td3 moves within a box: set"
+    )
+    assert "algorithm=dqn or " in said and not folder.exists()
+
+
+def test_an_unbounded_box_is_refused_with_the_wrapper_that_bounds_it() -> None:
+    for low in (-np.inf, 0.0):
+        with pytest.raises(envs.EnvError, match=r"is unbounded, .*TransformAction.*Box\(-1, 1, \(2,\)\)\) sets bounds"):
+            action_of(spaces.Box(low, np.inf, (2,)), "Test-v0")
 
 
 def test_a_mask_beside_a_box_is_refused() -> None:

@@ -14,10 +14,11 @@ from trainer.algorithms import build
 from trainer.config.algorithms import ALGORITHMS, AnyAlgorithmConfig, section_of
 from trainer.config.fields import ConfigError
 from trainer.config.sections import LearnerConfig
-from trainer.envs import DiscreteAction, EnvSpec, Leaf
+from trainer.envs import BoxAction, DiscreteAction, EnvSpec, Leaf
 from trainer.learning.feed import to_tensordict
 
 SPEC = EnvSpec("test", (Leaf("observation", (4,), "float32", "vector"),), DiscreteAction(3))
+BOX = EnvSpec("test", SPEC.leaves, BoxAction((2,), (-1.0, -1.0), (1.0, 1.0)))
 
 # Sequential, and a learning rate that leaves the weights where they are: collector, learner and target act by the same.
 FIXED = (
@@ -42,7 +43,7 @@ def first_and_own(*arguments: str) -> tuple[np.ndarray, np.ndarray]:
             batch = transitions.get(torch.from_numpy(rows))
             transitions.memory = memory
             with torch.no_grad():
-                ((part,),) = agent.updater.algorithm.phases
+                (part,) = agent.updater.algorithm.phases[0].parts
                 first.append(priority[starts])
                 own.append(part.evaluate(agent.updater.groups, batch).priority.numpy()[starts])
             return priority
@@ -67,7 +68,8 @@ def test_1_8_first_priorities_are_what_the_learner_would_give(algorithm: str, re
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_1_8_an_algorithm_without_first_priorities_is_refused_in_a_sentence(algorithm: str) -> None:
     section = section_of(AnyAlgorithmConfig(), algorithm)
-    gives = build(section, LearnerConfig(), SPEC).first_priority is not None
+    spec = SPEC if ALGORITHMS[algorithm].actions == "numbered" else BOX
+    gives = build(section, LearnerConfig(), spec).first_priority is not None
     words = [f"algorithm={algorithm}", "algorithm.prioritized=true", "replay.initial_priority=collector"]
     assert gives is (not ALGORITHMS[algorithm].no_first_priority)
     if gives:

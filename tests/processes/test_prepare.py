@@ -64,7 +64,7 @@ def test_preparing_leaves_no_trace_in_what_is_learned(name: str, execution: str,
     config = LearnerConfig(batch_size=BATCH, execution=execution, learning_rate=1e-2)
     torch.manual_seed(0)
     loss = build(target, config, spec)
-    prepared, plain = (Updater(copy.deepcopy(loss), config, target, torch.device("cpu")) for _ in range(2))
+    prepared, plain = (Updater(copy.deepcopy(loss), config, torch.device("cpu")) for _ in range(2))
     replay = open_replay(spec, 1, tmp_path)
     prepared.prepare(tensors_of(replay.example()))
     for tensor, same in zip(flat(prepared), flat(plain), strict=True):
@@ -81,4 +81,4 @@ def test_preparing_leaves_no_trace_in_what_is_learned(name: str, execution: str,
 def flat(learner: Updater) -> list[torch.Tensor]:
     """Weights, targets and moments."""
     moments = [tensor for state in learner.optimizer.state.values() for tensor in state.values()]
-    return [*learner.inputs, *moments]
+    return [*learner.parts[0].inputs, *moments]

@@ -1,19 +1,66 @@
-"""Exploration: epsilon-greedy actions, schedules of epsilon, and the noise of noisy layers."""
+"""Exploration: epsilon-greedy actions, schedules of epsilon, and the noise that networks act with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import nn
 
+from trainer.config.registries import EXPLORATIONS, registered
 from trainer.config.sections import CollectorConfig
-from trainer.envs import Action
+from trainer.envs import Action, BoxAction
 
 Seed = int | list[int] | np.random.Generator
 Epsilon = Callable[[int], tuple[float | np.ndarray, float]]  # frames -> epsilons of a worker's environments, their mean
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What an explorer is made for: an agent in a worker.
+
+    Args:
+        config: the section `collector`.
+        action: the kind of actions.
+        num_streams: number of sub-environments of all workers.
+        streams: those of this worker.
+        seed: of the draws.
+    """
+
+    config: CollectorConfig
+    action: Action
+    num_streams: int
+    streams: slice
+    seed: int | list[int]
+
+    @property
+    def num_envs(self) -> int:
+        """N, sub-environments of this worker."""
+        return int(self.streams.stop - self.streams.start)
+
+
+class Explorer(Protocol):
+    """Changes actions of a policy so that others are tried; its state is part of a worker's snapshot."""
+
+    def __call__(self, action: np.ndarray, mask: np.ndarray | None, frames: int) -> tuple[np.ndarray, float]:
+        """Actions to take in place of the policy's, [N, *shape], and the mean epsilon, for the metrics.
+
+        Args:
+            action: of the policy, [N, *shape]; it is not written.
+            mask: legal actions, bool [N, A], or None.
+            frames: collected so far, by all workers.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state between two steps."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+
+
+MakeExplorer = Callable[[Explored], Explorer]
 
 
 class EpsilonGreedy:
@@ -93,18 +140,110 @@ def apex(config: CollectorConfig, num_streams: int, streams: slice) -> Epsilon:
     return lambda frames: found
 
 
-def noise_of(network: nn.Module, seed: Seed | None) -> Callable[[], np.ndarray] | None:
-    """A function that draws the noise of a network's noisy layers, float32 [size] (Fortunato et al. 2018).
+class ByEpsilon:
+    """The explorer of policies that act greedily: `collector.exploration` says how epsilon goes."""
+
+    def __init__(self, of: Explored) -> None:
+        self._greedy = EpsilonGreedy(of.num_envs, of.action, of.seed)
+        exploration = registered(EXPLORATIONS, of.config.exploration)
+        self._epsilon: Epsilon = exploration(of.config, of.num_streams, of.streams, **of.config.exploration_kwargs)
+        self.state_dict, self.load_state_dict = self._greedy.state_dict, self._greedy.load_state_dict
+
+    def __call__(self, action: np.ndarray, mask: np.ndarray | None, frames: int) -> tuple[np.ndarray, float]:
+        """See `Explorer`."""
+        rates, mean = self._epsilon(frames)
+        return self._greedy(action, rates, mask), mean
+
+
+class AsChosen:
+    """The explorer of policies whose actions vary by themselves, by noise that they are given: it changes nothing."""
+
+    def __init__(self, of: Explored) -> None:
+        pass
+
+    def __call__(self, action: np.ndarray, mask: np.ndarray | None, frames: int) -> tuple[np.ndarray, float]:
+        """See `Explorer`."""
+        return action, 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Do nothing."""
+
+
+class GaussianNoise:
+    """Adds normal noise to actions in a box, of `sigma` times half of the box's width in each number, and clips them.
+
+    Fujimoto et al. 2018, section 5.3; with `theta` the noise of successive steps is correlated (an Ornstein-Uhlenbeck
+    process, Lillicrap et al. 2016, section 7): `x <- x - theta x + sigma n` with standard normal n. It goes on over the
+    ends of episodes.
 
     Args:
-        network: that may have noisy layers.
-        seed: of the draws; None: the mean weights act.
-
-    Returns:
-        The function; None without noisy layers or without a seed.
+        of: what it is made for; the actions are a box.
+        sigma: of the noise.
+        theta: None for independent noise.
     """
-    size = 0 if seed is None else getattr(network, "noise_size", 0)
-    if not size:
+
+    def __init__(self, of: Explored, sigma: float, theta: float | None = None) -> None:
+        assert isinstance(of.action, BoxAction)
+        shape = of.action.shape
+        self._low, self._high = (
+            np.array(bound, np.float32).reshape(shape) for bound in (of.action.low, of.action.high)
+        )
+        self._half = (self._high - self._low) / 2
+        self._sigma, self._keep = np.float32(sigma), np.float32(0 if theta is None else 1 - theta)
+        self._noise = np.zeros((of.num_envs, *shape), np.float32)
+        self._rng = np.random.default_rng(of.seed)
+
+    def __call__(self, action: np.ndarray, mask: np.ndarray | None, frames: int) -> tuple[np.ndarray, float]:
+        """See `Explorer`."""
+        drawn = self._rng.standard_normal(self._noise.shape, np.float32)
+        self._noise = self._keep * self._noise + self._sigma * drawn
+        return np.clip(action + self._half * self._noise, self._low, self._high), 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The generator's state and the last noise."""
+        return {"rng": self._rng.bit_generator.state, "noise": torch.from_numpy(self._noise)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        self._rng.bit_generator.state, self._noise = state["rng"], state["noise"].numpy()
+
+
+class RandomAtFirst:
+    """Uniformly random legal actions until `collector.random_frames` are collected; then another explorer's.
+
+    Args:
+        of: what it is made for.
+        then: the other one.
+        seed: of the draws.
+    """
+
+    def __init__(self, of: Explored, then: Explorer, seed: list[int]) -> None:
+        self._action, self._frames, self._then = of.action, of.config.random_frames, then
+        self._rng = np.random.default_rng(seed)
+
+    def __call__(self, action: np.ndarray, mask: np.ndarray | None, frames: int) -> tuple[np.ndarray, float]:
+        """See `Explorer`."""
+        if frames >= self._frames:
+            return self._then(action, mask, frames)
+        return self._action.random(self._rng, len(action), mask), 1.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The generator's state, and that of the other explorer."""
+        return {**self._then.state_dict(), "random_rng": self._rng.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        self._rng.bit_generator.state = state["random_rng"]
+        self._then.load_state_dict(state)
+
+
+def noise_of(shape: tuple[int, ...], seed: Seed | None) -> Callable[[], np.ndarray] | None:
+    """A function that draws standard normal numbers, float32 [*shape]; None without a seed, or if there are none."""
+    if seed is None or 0 in shape:
         return None
     generator = np.random.default_rng(seed)
-    return lambda: generator.standard_normal(size, np.float32)
+    return lambda: generator.standard_normal(shape, np.float32)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from trainer.acting.acting import VALUES, Acting
 from trainer.acting.exploration import Seed, noise_of
-from trainer.acting.policies import Greedy, Policy, greedy_policy
+from trainer.acting.policies import Chooser, Policy, greedy_policy
 from trainer.memory.weights import ordered_tensors
 from trainer.networks.encoders import let_stack
 from trainer.networks.scripting import script
@@ -21,7 +22,7 @@ Seen = tuple[list[np.ndarray], np.ndarray | None]  # leaves, legal actions where
 
 def stacked_policy(
     networks: Sequence[nn.Module], weights: Tensor, seen: list[np.ndarray], mask: np.ndarray | None,
-    seeds: Sequence[Seed] | None = None,
+    seeds: Sequence[Seed] | None = None, acting: Acting = VALUES,
 ) -> Policy:  # fmt: skip
     """As `greedy_policy`, for A networks of one shape in one pass; every array has a first axis [A].
 
@@ -30,11 +31,13 @@ def stacked_policy(
         weights: of the networks in the boards' order, float32 [A, numel]; every call reads them.
         seen: an example of the leaves, [A, N, ...].
         mask: an example of the legal actions, bool [A, N, num_actions], or None.
-        seeds: of the noise of each network; None: the mean weights act.
+        seeds: of the noise of each network; None: the actions are greedy.
+        acting: how the agents act by their networks.
     """
     network, count = networks[0], len(networks)
     let_stack(network)
-    drawing = [noise_of(network, seed) for seed in seeds or ()]
+    shape = acting.noise_shape(network, seen[0].shape[1])
+    drawing = [noise_of(shape, seed) for seed in seeds or ()]
     noise = [draw for draw in drawing if draw is not None]  # for all networks, or for none
     for one in networks:
         one.train(bool(noise))
@@ -43,7 +46,7 @@ def stacked_policy(
         size = leaf.numel()
         parameters[name] = weights[:, offset : offset + size].view(count, *leaf.shape)
         offset += size
-    module = Greedy(network, mask is not None, bool(noise))
+    module = Chooser(network, acting.choose, mask is not None, bool(noise))
     names = [f"network.{name}" for name in parameters]
 
     def act(*tensors: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,19 +70,20 @@ def stacked_policy(
 
 
 class AgentPolicies:
-    """Greedy actions of several agents; those with networks of the same shape act in one pass.
+    """Actions of several agents; those with networks of the same shape act in one pass.
 
     Args:
         networks: of each agent.
         weights: of each agent, float32 [numel]; the network's parameters are views of them.
         shapes: equal for agents whose networks can be stacked.
         examples: leaves and mask of each agent.
-        seeds: of each agent's noise; None: the mean weights act.
+        seeds: of each agent's noise; None: the actions are greedy.
+        acting: how each agent acts by its network; None: by values.
 
     Attributes:
         weights: of each agent, float32 [numel]; new weights are written into them. They are the given ones, or rows of
             a stack for networks of the same shape.
-        noise: generator of each agent's noise; None: the mean weights act.
+        noise: generator of each agent's noise; None: the actions are greedy.
     """
 
     def __init__(
@@ -89,27 +93,29 @@ class AgentPolicies:
         shapes: Sequence[Any],
         examples: Sequence[Seen],
         seeds: Sequence[int | list[int]] | None = None,
+        acting: Sequence[Acting] | None = None,
     ) -> None:
         self.weights = list(weights)
         self.noise = None if seeds is None else [np.random.default_rng(seed) for seed in seeds]
         self._groups: list[tuple[list[int], Policy]] = []
         for shape in dict.fromkeys(shapes):
             members = [agent for agent, its_shape in enumerate(shapes) if its_shape == shape]
+            how = VALUES if acting is None else acting[members[0]]
             generators = None if self.noise is None else [self.noise[agent] for agent in members]
             if len(members) == 1:
                 seen, mask = examples[members[0]]
                 seed = None if generators is None else generators[0]
-                policy = greedy_policy(networks[members[0]], seen, mask, seed)
+                policy = greedy_policy(networks[members[0]], seen, mask, seed, how)
             else:
                 stack = torch.stack([weights[agent] for agent in members])
                 for row, agent in zip(stack, members, strict=True):
                     self.weights[agent] = row
                 arrays = _stack([examples[agent] for agent in members])
-                policy = stacked_policy([networks[agent] for agent in members], stack, *arrays, generators)
+                policy = stacked_policy([networks[agent] for agent in members], stack, *arrays, generators, how)
             self._groups.append((members, policy))
 
     def act(self, seen: Sequence[Seen]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Greedy actions int64 [N] and values float32 [N, num_actions] of each agent."""
+        """Actions [N, *shape] and values float32 [N, A] of each agent."""
         chosen: list[Any] = [None] * len(seen)
         for members, policy in self._groups:
             if len(members) == 1:

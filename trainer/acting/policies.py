@@ -1,4 +1,4 @@
-"""The greedy policy of one network: leaves of an observation -> best legal action and values."""
+"""The policy of one network: leaves of an observation -> action and values."""
 
 from __future__ import annotations
 
@@ -8,50 +8,52 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from trainer.acting.acting import VALUES, Acting, Choose
 from trainer.acting.exploration import Seed, noise_of
 from trainer.networks.scripting import script
 
 Policy = Callable[[list[np.ndarray], np.ndarray | None], tuple[np.ndarray, np.ndarray]]
 
 
-class Greedy(nn.Module):
-    """Leaves, a mask if `masked`, noise if `noisy` -> best legal actions and values. `greedy_policy` records it.
+class Chooser(nn.Module):
+    """Leaves, a mask if `masked`, noise if `noisy` -> actions and values. `greedy_policy` records it.
 
     Args:
-        network: leaves [N, ...] to values [N, A].
+        network: of the agent.
+        choose: see `trainer.acting.acting.Acting`.
         masked: whether the leaves are followed by a mask, bool [N, A].
-        noisy: whether the network's noise is the last input.
+        noisy: whether noise is the last input.
     """
 
-    def __init__(self, network: nn.Module, masked: bool, noisy: bool) -> None:
+    def __init__(self, network: nn.Module, choose: Choose, masked: bool, noisy: bool) -> None:
         super().__init__()
-        self.network, self.masked, self.noisy = network, masked, noisy
+        self.network, self.choose, self.masked, self.noisy = network, choose, masked, noisy
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions int64 [N] and values float32 [N, A], -inf where an action is illegal."""
-        *seen, noise = inputs if self.noisy else (*inputs, None)
-        *seen, mask = seen if self.masked else (*seen, None)
-        values = self.network(*seen) if noise is None else self.network(*seen, noise=noise)
-        if mask is not None:
-            values = values.masked_fill(~mask, -torch.inf)
-        return values.argmax(-1), values
+        """Actions [N, *shape] and values float32 [N, A]."""
+        seen = list(inputs)
+        noise = seen.pop() if self.noisy else None
+        mask = seen.pop() if self.masked else None
+        return self.choose(self.network, seen, mask, noise)
 
 
 def greedy_policy(
-    network: nn.Module, seen: list[np.ndarray], mask: np.ndarray | None, seed: Seed | None = None
-) -> Policy:
-    """`policy(seen, mask)`: the best legal action of each row, int64 [N], and the values, float32 [N, A].
+    network: nn.Module, seen: list[np.ndarray], mask: np.ndarray | None, seed: Seed | None = None,
+    acting: Acting = VALUES,
+) -> Policy:  # fmt: skip
+    """`policy(seen, mask)`: the greedy action of each row, [N, *shape], and the values, float32 [N, A].
 
     The network is recorded for arrays of these shapes: the same operations, in half the time for a small MLP and few
     rows. The recording reads the network's parameters, so the policy uses new weights. Call it in inference mode.
 
     Args:
-        network: leaves [N, ...] to values [N, A].
-        seen: an example of the leaves.
+        network: of the agent.
+        seen: an example of the leaves, [N, ...].
         mask: an example of the legal actions, bool [N, A], or None without masks.
-        seed: of a noisy network's noise, which each call draws once for all rows; None: the mean weights act.
+        seed: of the noise that each call draws, so that the actions explore; None: they are greedy.
+        acting: how the agent acts by the network.
     """
-    noise = noise_of(network, seed)
+    noise = noise_of(acting.noise_shape(network, len(seen[0])), seed)
     network.train(noise is not None)
 
     def tensors(seen: list[np.ndarray], mask: np.ndarray | None) -> list[Tensor]:
@@ -59,7 +61,8 @@ def greedy_policy(
         return [torch.from_numpy(array) for array in [*seen, *([] if mask is None else [mask]), *drawn]]
 
     with torch.no_grad():
-        recorded = script(Greedy(network, mask is not None, noise is not None), tensors(seen, mask)).forward
+        chooser = Chooser(network, acting.choose, mask is not None, noise is not None)
+        recorded = script(chooser, tensors(seen, mask)).forward
 
     def policy(seen: list[np.ndarray], mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         action, values = recorded(*tensors(seen, mask))

@@ -6,12 +6,12 @@
 from pkgutil import resolve_name
 
 import torch
-from torchrl.modules import QValueActor
+from tensordict.nn import TensorDictModule
 
 from trainer.algorithms.algorithm import Algorithm
-from trainer.config.algorithms import ALGORITHMS, AlgorithmConfig
+from trainer.config.algorithms import ACTIONS, ALGORITHMS, AlgorithmConfig
 from trainer.config.sections import Config, LearnerConfig
-from trainer.envs import EnvSpec
+from trainer.envs import BoxAction, DiscreteAction, EnvError, EnvSpec
 
 __all__ = ["Algorithm", "build", "check_actions", "make_policy"]
 
@@ -26,25 +26,40 @@ def build(section: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Al
 
     Raises:
         ConfigError: the environment does not go with a key.
-        EnvError: the algorithm cannot act in the environment.
+        EnvError: the environment has another kind of actions; see `check_actions`.
     """
     algorithm: Algorithm = resolve_name(ALGORITHMS[section.name].build)(section, learner, spec)
     return algorithm
 
 
-def check_actions(spec: EnvSpec) -> None:
-    """Refuse an environment whose actions are not numbered, as every algorithm here needs numbered actions.
+def check_actions(section: AlgorithmConfig, spec: EnvSpec) -> None:
+    """Refuse an environment with another kind of actions than the algorithm takes.
+
+    Args:
+        section: of the algorithm.
+        spec: the environment.
 
     Raises:
-        EnvError: the actions are not numbered; the sentence says what the user can do.
+        EnvError: the sentence says what the user can do.
     """
-    _ = spec.num_actions
+    kind = ALGORITHMS[section.name].actions
+    if spec.action.kind == kind:
+        return
+    others = " or ".join(name for name, entry in ALGORITHMS.items() if entry.actions == spec.action.kind)
+    what = f"one of {spec.action.n} numbers" if isinstance(spec.action, DiscreteAction) else "a point in a box"
+    advice = spec.action.advice if isinstance(spec.action, BoxAction) else ""
+    raise EnvError(
+        f"{spec.id}: an action is {what}, and algorithm={section.name} {ACTIONS[kind]}: set algorithm={others}{advice}."
+    )
 
 
-def make_policy(config: Config, spec: EnvSpec) -> QValueActor:
+def make_policy(config: Config, spec: EnvSpec) -> TensorDictModule:
     """The actor of a worker, on the CPU; published weights replace its first ones.
 
+    Its attribute `acting` says how it acts and explores (`trainer.acting.acting.acting_of`).
     Torch's global generator is left as it is, as environments and updates draw from it.
     """
     with torch.random.fork_rng(devices=[]):
-        return build(config.algorithm, config.learner, spec).policy
+        algorithm = build(config.algorithm, config.learner, spec)
+    algorithm.policy.acting = algorithm.acting
+    return algorithm.policy

@@ -1,23 +1,28 @@
-"""An algorithm as the learner and the collectors use it."""
+"""An algorithm as a value: all that the learner and the collectors know of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from tensordict import TensorDictBase
+from tensordict import NestedKey, TensorDictBase
+from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.modules import QValueActor
 from torchrl.objectives import LossModule
 
+from trainer.acting.acting import Acting
+from trainer.acting.exploration import AsChosen, ByEpsilon
 from trainer.algorithms.diagnostics import diagnose_values
+from trainer.algorithms.targets import unrescale
+from trainer.config.algorithms import AlgorithmConfig, ValueConfig
 from trainer.envs import EnvSpec
 
 VALUES = "value_network_params"  # TorchRL's name for the one group of an algorithm that learns values
-Groups = Mapping[str, TensorDictBase]  # by name: parameters, and the constants beside them
+Groups = Mapping[str, TensorDictBase]  # by name: parameters, and the buffers beside them
 FirstPriority = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -28,12 +33,14 @@ class Evaluation:
     Args:
         loss: float [], minimised: mean(l), or mean(w l) where the batch has `priority_weight`.
         metrics: of the update, float [] each.
-        priority: of the transitions in a prioritized replay, float32 [B].
+        priority: of the transitions in a prioritized replay, float32 [B]; that of the algorithm's first part counts.
+        buffers: new values of buffers by (group, key), for those that the groups declare.
     """
 
     loss: Tensor
     metrics: dict[str, Tensor]
-    priority: Tensor
+    priority: Tensor | None = None
+    buffers: Mapping[tuple[str, NestedKey], Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -41,13 +48,62 @@ class Part:
     """A loss whose gradient is computed, and recorded, as one function.
 
     Args:
-        trains: names of the groups that its gradient trains.
-        evaluate: `evaluate(groups, batch) -> Evaluation`, a pure function of groups and a batch [B] with keys as
-            `trainer.replay.buffer.StreamReplay.sample` gives it, but for what it draws from torch's global generator.
+        trains: names of the groups that its gradient trains; a group is trained by one part.
+        evaluate: `evaluate(groups, batch, *noise) -> Evaluation`, a pure function of groups and a batch [B] with keys
+            as `trainer.replay.buffer.StreamReplay.sample` gives it, but for what it draws from torch's global
+            generator.
+        noise: shape for each transition of the standard normal numbers that it is given, float32 [B, *shape] each.
+            The learner draws them from a generator that nothing else uses.
+        prefix: of the names of its loss and gradient norm among the metrics.
     """
 
     trains: tuple[str, ...]
-    evaluate: Callable[[Groups, TensorDictBase], Evaluation]
+    evaluate: Callable[..., Evaluation]
+    noise: tuple[tuple[int, ...], ...] = ()
+    prefix: str = ""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Parts whose gradients are computed at the same weights, before any of them is applied.
+
+    Args:
+        parts: in the order in which their gradients are applied.
+        every: the phase is part of every so many updates.
+    """
+
+    parts: tuple[Part, ...]
+    every: int = 1
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters that are trained together, with an optimiser of their own, and the buffers beside them.
+
+    Args:
+        name: of the attribute of `Algorithm.loss` that holds it.
+        target: name of the group with its target network; None: it has none.
+        learning_rate: None: that of the section `learner`; else it falls in proportion to that one.
+        buffers: keys of the buffers that updates write.
+    """
+
+    name: str
+    target: str | None = None
+    learning_rate: float | None = None
+    buffers: tuple[NestedKey, ...] = ()
+
+
+@dataclass(frozen=True)
+class TargetUpdates:
+    """When target networks follow.
+
+    Args:
+        every: after every so many updates.
+        tau: `target += tau (network - target)`; None: the target network becomes a copy.
+    """
+
+    every: int
+    tau: float | None = None
 
 
 @dataclass(frozen=True)
@@ -55,12 +111,14 @@ class Algorithm:
     """An algorithm as values; the training loop contains nothing of any algorithm.
 
     Args:
-        network: `network(*leaves) -> float [B, num_actions]`, whose largest legal entry is the greedy action.
-        policy: the same network as TorchRL's actor, writing `action`.
-        loss: TorchRL's module with all groups as attributes; a checkpoint has its state.
-        phases: the phases of an update, one after another; the parts of a phase see the same weights.
-        targets: for each trained group with a target network, the name of the group with its copies.
-        acts: the group that is published to those who act.
+        network: of those who act, from the leaves of an observation [B, ...].
+        policy: the same network as TorchRL's actor, with the network as `module[0].module`.
+        acting: how the network acts and explores.
+        loss: a module with all groups as attributes; a checkpoint has its state.
+        groups: what is trained.
+        phases: the phases of an update, one after another.
+        target_updates: when target networks follow, at the end of an update.
+        acts: name of the group that is published to those who act.
         diagnose: `diagnose(batch)`: metrics of the present weights by name, for each row.
         first_priority: `first_priority(R, gamma^m (1 - terminated), max Q(s'), Q(s, a))`, float [n] each: the priority
             of new rows by the values that the collectors acted by. None: these values do not determine it, and
@@ -68,21 +126,31 @@ class Algorithm:
     """
 
     network: nn.Module
-    policy: QValueActor
-    loss: LossModule
-    phases: tuple[tuple[Part, ...], ...]
-    targets: dict[str, str]
+    policy: TensorDictModule
+    acting: Acting
+    loss: nn.Module
+    groups: tuple[Group, ...]
+    phases: tuple[Phase, ...]
+    target_updates: TargetUpdates
     acts: str
     diagnose: Callable[[Mapping[Any, Tensor]], dict[str, float]]
     first_priority: FirstPriority | None = None
 
     @property
-    def trained(self) -> tuple[str, ...]:
-        """Names of the trained groups, in the order of the parts that train them."""
-        return tuple(name for phase in self.phases for part in phase for name in part.trains)
+    def targets(self) -> dict[str, str]:
+        """For each group with a target network, the name of the group with its copies."""
+        return {group.name: group.target for group in self.groups if group.target is not None}
+
+
+def target_updates_of(section: AlgorithmConfig) -> TargetUpdates:
+    """Soft updates after each update with `target_tau`, else copies after `target_update_every_updates`."""
+    if section.target_tau is not None:
+        return TargetUpdates(1, section.target_tau)
+    return TargetUpdates(section.target_update_every_updates)
 
 
 def value_algorithm(
+    section: ValueConfig,
     network: nn.Module,
     policy: QValueActor,
     loss: LossModule,
@@ -93,7 +161,8 @@ def value_algorithm(
     """An algorithm of one part, which trains values of numbered actions against a target network.
 
     Args:
-        network: see `Algorithm`.
+        section: of the algorithm.
+        network: `network(*leaves) -> float [B, num_actions]`, whose largest legal entry is the greedy action.
         policy: see `Algorithm`.
         loss: with the parameters `value_network_params`, and `target_value_network_params` of the target network. The
             entry `loss` of its result is minimised.
@@ -107,13 +176,17 @@ def value_algorithm(
             value = loss(batch)["loss"]
         return Evaluation(value, {"td_error": td_error(batch).mean()}, priority(batch).float())
 
-    part = Part((VALUES,), evaluate)
-    diagnose = partial(diagnose_values, policy, loss)
-    return Algorithm(network, policy, loss, ((part,),), {VALUES: f"target_{VALUES}"}, VALUES, diagnose, first_priority)
+    acting = Acting(explorer=AsChosen if section.noisy else ByEpsilon)
+    if section.value_rescaling:
+        acting = replace(acting, to_returns=unrescale)
+    return Algorithm(
+        network, policy, acting, loss, (Group(VALUES, f"target_{VALUES}"),), (Phase((Part((VALUES,), evaluate),)),),
+        target_updates_of(section), VALUES, partial(diagnose_values, policy, loss), first_priority,
+    )  # fmt: skip
 
 
 @contextmanager
-def groups_in_place(loss: LossModule, groups: Groups) -> Iterator[None]:
+def groups_in_place(loss: nn.Module, groups: Groups) -> Iterator[None]:
     """Let a loss use the given groups in place of its own within the context.
 
     It works as Python finds an instance attribute before a registered module.

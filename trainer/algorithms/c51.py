@@ -47,7 +47,7 @@ def build(config: C51Config, learner: LearnerConfig, spec: EnvSpec) -> Algorithm
     network.shift(initial_log_odds(*limits(config), config.num_atoms))
     policy = actor(network, spec)
     loss = targets.ObjectiveLoss(policy, partial(objective, config=config))
-    return value_algorithm(network, policy, loss, targets.td_error_of, targets.priority_of)
+    return value_algorithm(config, network, policy, loss, targets.td_error_of, targets.priority_of)
 
 
 def limits(config: C51Config) -> tuple[float, float]:

@@ -42,7 +42,7 @@ def diagnose_values(policy: QValueActor, loss: LossModule, batch: Mapping[Any, T
     """
     leaves = [batch[key] for key in policy.in_keys if key != "action_mask"]
     mask = batch.get("action_mask")
-    with _with_weights(loss, loss.value_network_params) as network, _activity(network) as activity:
+    with _with_weights(loss, loss.value_network_params) as network, activity(network) as units:
         values = network(*leaves)
     with _with_weights(loss, loss.target_value_network_params) as network:
         target_values = network(*leaves)
@@ -50,7 +50,7 @@ def diagnose_values(policy: QValueActor, loss: LossModule, batch: Mapping[Any, T
     q = values.gather(-1, greedy[:, None])
     shares = torch.bincount(greedy, minlength=values.shape[-1]) / len(greedy)
     trained = [p for p in loss.value_network_params.values(True, True) if isinstance(p, nn.Parameter)]
-    asleep = torch.cat([unit <= DORMANT * unit.mean() for unit in activity]).float() if activity else torch.zeros(1)
+    asleep = torch.cat([unit <= DORMANT * unit.mean() for unit in units]).float() if units else torch.zeros(1)
     metrics = {
         "q_mean": q.mean(),
         "q_max": q.max(),
@@ -77,7 +77,7 @@ def _with_weights(loss: LossModule, weights: TensorDictBase) -> Iterator[nn.Modu
 
 
 @contextmanager
-def _activity(network: nn.Module) -> Iterator[list[Tensor]]:
+def activity(network: nn.Module) -> Iterator[list[Tensor]]:
     """Collect the mean absolute output of every unit, a tensor [units] for each activation called in the context."""
     seen: list[Tensor] = []
 

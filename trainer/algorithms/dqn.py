@@ -38,7 +38,7 @@ def build(config: DQNConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm
         estimator = RescaledTD0(gamma=config.gamma, value_network=loss.value_network)
         estimator.set_keys(value=loss.tensor_keys.value)
         loss.make_value_estimator(estimator)
-    return value_algorithm(network, policy, loss, td_error, td_error, partial(first_priority, config=config))
+    return value_algorithm(config, network, policy, loss, td_error, td_error, partial(first_priority, config=config))
 
 
 class WeighedDQNLoss(DQNLoss):

@@ -25,7 +25,7 @@ def build(config: IQNConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm
     network = ImplicitQuantileNetwork(spec, config, learner.channels_last)
     policy = actor(network, spec)
     loss = targets.ObjectiveLoss(policy, partial(objective, config=config))
-    return value_algorithm(network, policy, loss, targets.td_error_of, targets.priority_of)
+    return value_algorithm(config, network, policy, loss, targets.td_error_of, targets.priority_of)
 
 
 def objective(

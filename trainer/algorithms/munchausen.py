@@ -26,7 +26,7 @@ def build(config: MunchausenConfig, learner: LearnerConfig, spec: EnvSpec) -> Al
     network = value_network(spec, config, learner.channels_last)
     policy = actor(network, spec)
     loss = targets.ObjectiveLoss(policy, partial(objective, config=config))
-    return value_algorithm(network, policy, loss, targets.td_error_of, targets.priority_of)
+    return value_algorithm(config, network, policy, loss, targets.td_error_of, targets.priority_of)
 
 
 def objective(

@@ -25,7 +25,7 @@ def build(config: QRDQNConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorit
     policy = actor(network, spec)
     loss = targets.ObjectiveLoss(policy, partial(objective, config=config))
     first = partial(targets.first_priority, config=config)
-    return value_algorithm(network, policy, loss, targets.td_error_of, targets.priority_of, first)
+    return value_algorithm(config, network, policy, loss, targets.td_error_of, targets.priority_of, first)
 
 
 def objective(

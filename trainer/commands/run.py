@@ -177,7 +177,7 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
     from hydra.core.hydra_config import HydraConfig
 
     from trainer.config.beginning import FROM, split_source
-    from trainer.config.compose import check, choose_preset, hydra_arguments, load
+    from trainer.config.compose import check, choose_files, hydra_arguments, load
     from trainer.config.composing import composed
     from trainer.config.run_config import to_yaml
 
@@ -193,7 +193,7 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
         if not any(override.key_or_group == "hydra/sweeper" for override in checked):  # another one chooses the values
             _check_sweep(overrides)
     elif not any(override.is_sweep_override() for override in checked):
-        passed.append(f"preset={choose_preset(checked)[0]}")
+        passed += choose_files(checked)[0]
         text = composed(passed, checked, "--resolve" in flags)  # Hydra would end with a traceback on an error
         if "job" in flags:
             print(text, end="")

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Any
 
+from trainer.config.algorithm_checks import check_ensemble, check_network, check_quantiles, check_support
 from trainer.config.fields import ConfigError, number, numbers, one_of, part
 from trainer.config.registries import ACTIVATIONS, CNNS, LOSS_FUNCTIONS
-
-LEAST_SUPPORT = 1e-6  # of v_max - v_min, and of a bound that is not 0
 
 
 @dataclass(frozen=True)
@@ -107,8 +106,78 @@ class MunchausenConfig(OneValueConfig):
     munchausen_clip: float = number(-1.0, -1e6, 0.0, (-100.0, 0.0))  # least log-policy term
 
 
+@dataclass(frozen=True)
+class ActorCriticConfig(AlgorithmConfig):
+    """Keys of all algorithms with an actor and critics."""
+
+    num_critics: int = number(2, 1, 1_000, (1, 20))  # networks in the ensemble of critics
+    actor_learning_rate: float | None = number(None, 1e-12, 1.0, (1e-6, 0.1))  # None: learner.learning_rate
+
+
+@dataclass(frozen=True)
+class EntropyConfig(ActorCriticConfig):
+    """Keys of all algorithms that add the policy's entropy to the return; of sac_discrete."""
+
+    name: str = "sac_discrete"
+    temperature: float = number(1.0, 1e-8, 1e6, (1e-4, 100.0))  # first weight of the policy's entropy
+    learn_temperature: bool = True  # towards algorithm.target_entropy; else it is fixed
+    temperature_learning_rate: float | None = number(None, 1e-12, 1.0, (1e-6, 0.1))  # None: learner.learning_rate
+    # None: minus one for each number of an action, scaled to -1 .. 1; sac_discrete: 0.98 ln(legal actions).
+    target_entropy: float | None = number(None, -1e6, 1e6)
+
+
+@dataclass(frozen=True)
+class GaussianConfig(EntropyConfig):
+    """Keys of all algorithms with a Gaussian policy."""
+
+    critics_in_target: int | None = number(None, 1, 1_000)  # critics that each update draws for its target; None: all
+    actor_every_updates: int = number(1, 1, 10**6, (1, 1_000))  # updates of the critics for each one of the actor
+
+
+@dataclass(frozen=True)
+class SACConfig(GaussianConfig):
+    """sac, redq."""
+
+    name: str = "sac"
+    actor_value: str = one_of("min", "mean")  # of the critics' values, which the actor maximises
+
+
+@dataclass(frozen=True)
+class TQCConfig(GaussianConfig):
+    """tqc."""
+
+    name: str = "tqc"
+    critic_quantiles: int = number(25, 1, 4_096, (2, 1_024))  # of each critic
+    dropped_quantiles: int = number(2, 0, 4_096, (0, 1_024))  # of each critic, the largest of all together
+
+
+@dataclass(frozen=True)
+class CrossQConfig(GaussianConfig):
+    """crossq."""
+
+    name: str = "crossq"
+    renorm_momentum: float = number(0.01, 1e-6, 1.0, (1e-4, 0.5))  # of the running statistics
+    renorm_warmup_updates: int = number(100_000, 0, 10**9)  # by batch normalisation
+
+
+@dataclass(frozen=True)
+class TD3Config(ActorCriticConfig):
+    """td3, ddpg."""
+
+    name: str = "td3"
+    policy_delay: int = number(2, 1, 10**6, (1, 100))  # updates of the critics for each of actor and target networks
+    target_noise: float = number(0.2, 0.0, 10.0, (0.0, 1.0))  # of the next action, scaled to -1 .. 1 ...
+    target_noise_clip: float = number(0.5, 0.0, 10.0, (0.0, 1.0))  # ... within these bounds
+    action_noise: float = number(0.1, 0.0, 10.0, (0.0, 1.0))  # of the collectors' actions, scaled to -1 .. 1
+    action_noise_theta: float | None = number(None, 0.0, 1.0)  # None: independent; else Ornstein-Uhlenbeck noise
+
+
 def _nothing(section: Any) -> list[str]:
     return []
+
+
+def _plain_layers(section: Any) -> bool:
+    return not section.noisy  # noisy layers explore, in place of epsilon
 
 
 @dataclass(frozen=True)
@@ -119,6 +188,9 @@ class AlgorithmEntry:
         section: class of its section.
         build: import path of `build(section, learner, spec) -> Algorithm`.
         check: `check(section) -> warnings`, one sentence each; raises ConfigError if keys do not fit one another.
+        actions: the kind of actions that it takes, a key of `ACTIONS`.
+        several_parts: whether an update has several parts with an optimiser each.
+        explores_by_epsilon: `explores_by_epsilon(section)`: whether `collector.epsilon_*` and the like have an effect.
         no_first_priority: why a collector cannot compute the priority of a new row, as the words after "whose
             priority"; "" if it can.
     """
@@ -126,47 +198,32 @@ class AlgorithmEntry:
     section: type[AlgorithmConfig]
     build: str
     check: Callable[[Any], list[str]] = _nothing
+    actions: str = "numbered"
+    several_parts: bool = False
+    explores_by_epsilon: Callable[[Any], bool] = _plain_layers
     no_first_priority: str = ""
 
 
-def _check_support(section: C51Config) -> list[str]:
-    low, high = section.v_min, section.v_max
-    if low >= high:
-        raise ConfigError(
-            f"algorithm.v_min={low:g} is not below algorithm.v_max={high:g}: set them to the "
-            "smallest and the largest discounted return that an episode can have"
-        )
-    for key, bound in (("v_min", low), ("v_max", high)):
-        if 0 < abs(bound) < LEAST_SUPPORT:
-            other = {"v_min": high > LEAST_SUPPORT, "v_max": low < -LEAST_SUPPORT}[key]
-            remedy = f"set algorithm.{key}=0" if other else "name the returns that an episode can have"
-            raise ConfigError(f"algorithm.{key}={bound:g} is too small to be told from 0: {remedy}")
-    # Atoms that float32 cannot tell apart.
-    if high - low < max(LEAST_SUPPORT, section.num_atoms * 1e-6 * max(abs(low), abs(high))):
-        raise ConfigError(
-            f"algorithm.num_atoms={section.num_atoms} from algorithm.v_min={low:g} to algorithm.v_max={high:g} lie "
-            "too close together to be told apart: set both to the smallest and the largest discounted return"
-        )
-    if low <= 0 <= high:
-        return []
-    return [f"algorithm.v_min={low:g} to algorithm.v_max={high:g} leaves out 0, which is the value of an episode's end"]
+def _never(section: Any) -> bool:
+    return False
 
 
-def _check_network(section: OneValueConfig) -> list[str]:
-    if section.network == "auto":
-        return []
-    if section.noisy:
-        raise ConfigError(
-            f"algorithm.noisy=true makes noisy layers of ours, and algorithm.network={section.network} has its own "
-            "layers: set algorithm.noisy=false, and epsilon explores"
-        )
-    if section.dueling:
-        return [f"algorithm.dueling=true does nothing: algorithm.network={section.network} has its own layers"]
-    return []
+def in_box(section: type[AlgorithmConfig], build: str, check: Callable[[Any], list[str]] = _nothing) -> AlgorithmEntry:
+    """The entry of an algorithm whose actions are points in a box; arguments as `AlgorithmEntry`."""
+    return AlgorithmEntry(
+        section, build, check, actions="box", several_parts=True, explores_by_epsilon=_never,
+        no_first_priority="is an error of the critics",
+    )  # fmt: skip
 
 
-_DQN = AlgorithmEntry(DQNConfig, "trainer.algorithms.dqn:build", _check_network)
-_C51 = AlgorithmEntry(C51Config, "trainer.algorithms.c51:build", _check_support, "is the distance of two distributions")
+# Kinds of actions in words; and the presets of each: of a run that names no environment, and for any environment.
+ACTIONS = {"numbered": "chooses one of numbered actions", "box": "moves within a box"}
+PRESETS = {"numbered": ("cartpole", "generic"), "box": ("pendulum", "continuous")}
+
+_DQN = AlgorithmEntry(DQNConfig, "trainer.algorithms.dqn:build", check_network)
+_C51 = AlgorithmEntry(
+    C51Config, "trainer.algorithms.c51:build", check_support, no_first_priority="is the distance of two distributions"
+)
 
 # By `algorithm.name`; each has a YAML file in configs/algorithm/.
 ALGORITHMS: dict[str, AlgorithmEntry] = {
@@ -179,18 +236,36 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
     "munchausen": AlgorithmEntry(
         MunchausenConfig,
         "trainer.algorithms.munchausen:build",
-        _check_network,
+        check_network,
         no_first_priority="has the log-policy in it",
     ),
     "rainbow": _C51,
     "apex": _DQN,
+    "sac": in_box(SACConfig, "trainer.algorithms.sac:build", check_ensemble),
+    "sac_discrete": AlgorithmEntry(
+        EntropyConfig,
+        "trainer.algorithms.sac_discrete:build",
+        several_parts=True,
+        explores_by_epsilon=_never,
+        no_first_priority="is an error of the critics",
+    ),
+    "redq": in_box(SACConfig, "trainer.algorithms.sac:build", check_ensemble),
+    "tqc": in_box(TQCConfig, "trainer.algorithms.tqc:build", check_quantiles),
+    "crossq": in_box(CrossQConfig, "trainer.algorithms.crossq:build", check_ensemble),
+    "td3": in_box(TD3Config, "trainer.algorithms.td3:build"),
+    "ddpg": in_box(TD3Config, "trainer.algorithms.td3:build"),
 }
+
+
+def _without_bases_first(section: type[AlgorithmConfig]) -> int:
+    return -len(section.__mro__)  # Python wants a class before its bases
+
 
 # The keys of all algorithms: files and arguments may name any of them before the algorithm is known.
 AnyAlgorithmConfig: Any = make_dataclass(
     "AnyAlgorithmConfig",
     [("name", "str", DQNConfig.name)],
-    bases=tuple(dict.fromkeys(entry.section for entry in ALGORITHMS.values())),
+    bases=tuple(sorted(dict.fromkeys(entry.section for entry in ALGORITHMS.values()), key=_without_bases_first)),
     frozen=True,
 )
 
@@ -229,13 +304,3 @@ def check_key(key: str, section: AlgorithmConfig, prefix: str = "") -> None:
         f"{prefix}algorithm.{key} is a key of {whose}, and algorithm={section.name} has no such key: leave it out, or "
         f"set {chosen}{owners[0]}"
     )
-
-
-def explores_by_noise(section: AlgorithmConfig) -> bool:
-    """Whether noisy layers explore, in place of epsilon."""
-    return isinstance(section, ValueConfig) and section.noisy
-
-
-def learns_rescaled(section: AlgorithmConfig) -> bool:
-    """Whether values are rescaled returns."""
-    return isinstance(section, ValueConfig) and section.value_rescaling

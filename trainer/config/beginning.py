@@ -22,7 +22,7 @@ from trainer.config.arguments import GROUPS, check, folders_of, quoted
 from trainer.config.composing import Loaded, as_config, compose_config, compose_node, hydra_arguments, own_keys
 from trainer.config.fields import ConfigError, hint, shown
 from trainer.config.paths import absolute
-from trainer.config.presets import choose_preset, keys_of_option, preset_of
+from trainer.config.presets import choose_preset, files_of, keys_of_option, preset_of
 from trainer.config.resuming import DERIVED, with_keys
 from trainer.config.run_config import first_line, from_yaml
 from trainer.config.run_files import RunFolder
@@ -72,7 +72,8 @@ def begun(source: str, overrides: Sequence[Override], cores: int) -> Loaded:
         raise ConfigError(f"from={shown(source)} is neither a run's folder nor a YAML file: name one that is there")
     presets = group_options("preset", folders)
     given = {override.key_or_group for override in overrides}
-    preset = [] if "preset" in given else [f"preset={base.preset if base.preset in presets else 'generic'}"]
+    typed = next((str(override.value()) for override in overrides if override.key_or_group == "preset"), "")
+    preset = files_of(typed or (base.preset if base.preset in presets else "generic"), given, folders)
     env_id = [] if {"env.id", "env"} & given else [f'env.id="{base.env.id}"']
     asked = compose_config([*hydra_arguments(overrides), *preset, *env_id])
     changed = _changed(base, asked, overrides)
@@ -108,7 +109,7 @@ def _of_file(path: Path, overrides: Sequence[Override]) -> Config:
         chosen = check(words)
         if "preset" not in named:
             preset = choose_preset(chosen)[0] if env_id is None else preset_of(str(env_id), folders_of(typed))[0]
-            words.append(f"preset={preset}")
+            words += files_of(preset, named, folders_of(typed))
         if env_id is not None:
             words.append(f"env.id={quoted(str(env_id))}")
         node = compose_node([*words, *hydra_arguments(typed)])

@@ -14,12 +14,12 @@ from trainer.config.composing import Loaded, compose_config, hydra_arguments, ow
 from trainer.config.fields import ConfigError, shown
 from trainer.config.machine import available_cores, check_machine
 from trainer.config.paths import absolute
-from trainer.config.presets import assumed, choose_preset
+from trainer.config.presets import assumed, choose_files, choose_preset
 from trainer.config.resuming import folder_to_resume, resumed
 from trainer.config.sections import resolve
 from trainer.config.validation import check_values, validate
 
-__all__ = ["Loaded", "absolute", "check", "choose_preset", "hydra_arguments", "jobs", "load"]
+__all__ = ["Loaded", "absolute", "check", "choose_files", "choose_preset", "hydra_arguments", "jobs", "load"]
 
 
 def load(arguments: Sequence[str], cores: int | None = None) -> Loaded:
@@ -43,8 +43,8 @@ def load(arguments: Sequence[str], cores: int | None = None) -> Loaded:
     cores = available_cores() if cores is None else cores
     if source:
         return begun(source, overrides, cores)
-    preset, reason = choose_preset(overrides)
-    config = replace(compose_config([*hydra_arguments(overrides), f"preset={preset}"]), preset=preset)
+    files, preset, reason = choose_files(overrides)
+    config = replace(compose_config([*hydra_arguments(overrides), *files]), preset=preset)
     check_values(config)  # before the folder to resume is opened
     folder = folder_to_resume(config)
     config = absolute(config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from trainer.config.algorithms import ALGORITHMS, explores_by_noise
+from trainer.config.algorithms import ALGORITHMS
 from trainer.config.consistency import most_updates
 from trainer.config.fields import bounds_text, shown
 from trainer.config.sections import Config, config_keys, resolve
@@ -104,8 +104,13 @@ def _of_learning_rate(config: Config, updates: float) -> list[str]:
 
 def _of_exploration(config: Config) -> list[str]:
     collector = config.collector
-    if explores_by_noise(config.algorithm):
-        return []  # noisy layers explore, epsilon is not used
+    if collector.random_frames >= config.budget_frames:
+        return [
+            f"collector.random_frames={collector.random_frames} is not below budget_frames={config.budget_frames}: "
+            "every action is random to the end"
+        ]
+    if not ALGORITHMS[config.algorithm.name].explores_by_epsilon(config.algorithm):
+        return []
     if collector.exploration == "apex":
         if collector.apex_epsilon in (0.0, 1.0):
             what = "nobody explores" if collector.apex_epsilon == 0 else "every action is random"

@@ -7,7 +7,7 @@ finds them by the key `hydra.searchpath`, into which the flag is turned.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from trainer.config.algorithms import ALGORITHMS, PRESETS, DQNConfig
 from trainer.config.arguments import folders_of
 from trainer.config.fields import ConfigError
 from trainer.config.run_config import first_line
@@ -44,24 +45,52 @@ def choose_preset(overrides: Sequence[Override]) -> tuple[str, str]:
     if "preset" in given:
         return given["preset"], "asked for"
     env_id = given.get("env.id") or _env_ids(folders).get(given.get("env", ""))
+    algorithm = ALGORITHMS.get(given.get("algorithm.name") or given.get("algorithm", ""))
+    actions = "" if algorithm is None else algorithm.actions
     if env_id is None:
-        return (Config.preset, "the default") if "env" not in given else _none_for(given["env"])
-    return preset_of(env_id, folders)
+        default, generic = PRESETS[actions or "numbered"]
+        return (default, "the default") if "env" not in given else (generic, f"there is none for {given['env']}")
+    return preset_of(env_id, folders, actions, given.get("env", ""))
 
 
-def preset_of(env_id: str, folders: Folders = ()) -> tuple[str, str]:
-    """The preset for an environment, and the reason."""
-    for preset in group_options("preset", folders):
-        if preset_env_id(preset, folders) == env_id:
-            return preset, f"made for {env_id}"
-    for pattern, preset in FAMILIES.items():
-        if re.fullmatch(pattern, env_id):
-            return preset, f"made for environments like {env_id}"
-    return _none_for(env_id)
+def preset_of(env_id: str, folders: Folders = (), actions: str = "", env: str = "") -> tuple[str, str]:
+    """The preset for an environment, and the reason.
+
+    Args:
+        env_id: of the environment.
+        folders: of the user's, with presets.
+        actions: the kind that the user's algorithm takes, as one environment may have a preset for each; "": any.
+        env: the file of the environment that the user chose; "": none.
+    """
+    found = [preset for preset in group_options("preset", folders) if preset_env_id(preset, folders) == env_id]
+    found += [preset for pattern, preset in FAMILIES.items() if re.fullmatch(pattern, env_id)]
+    for preset in sorted(found, key=lambda preset: env not in ("", _env_of(preset, folders))):
+        if actions in ("", ALGORITHMS[algorithm_of(preset, folders)].actions):
+            like = "" if preset_env_id(preset, folders) == env_id else "environments like "
+            return preset, f"made for {like}{env_id}"
+    return PRESETS[actions or "numbered"][1], f"there is none for {env_id}"
 
 
-def _none_for(what: str) -> tuple[str, str]:
-    return "generic", f"there is none for {what}"
+def files_of(preset: str, named: Collection[str], folders: Folders = ()) -> list[str]:
+    """Arguments that choose a preset, and the algorithm that it is made for unless `named` has the group algorithm.
+
+    The file of the algorithm comes after the preset (configs/train.yaml), so a preset cannot choose it by itself.
+    """
+    return [f"preset={preset}", *([] if "algorithm" in named else [f"algorithm={algorithm_of(preset, folders)}"])]
+
+
+def choose_files(overrides: Sequence[Override]) -> tuple[list[str], str, str]:
+    """The arguments of `files_of` for what the user typed, the preset, and why it was taken."""
+    preset, reason = choose_preset(overrides)
+    named = {override.key_or_group for override in overrides}
+    return files_of(preset, named, folders_of(overrides)), preset, reason
+
+
+def algorithm_of(preset: str, folders: Folders = ()) -> str:
+    """The algorithm that a preset is made for."""
+    section = _read("preset", preset, folders).get("algorithm", {})
+    name = str(section.get("name", DQNConfig.name)) if isinstance(section, dict) else DQNConfig.name
+    return name if name in ALGORITHMS else DQNConfig.name  # the validation says so later
 
 
 def assumed(config: Config) -> str:
@@ -78,11 +107,16 @@ def assumed(config: Config) -> str:
 
 def preset_env_id(preset: str, folders: Folders = ()) -> str | None:
     """Id of the environment that a preset is made for; None for a preset for any environment."""
-    read = _read("preset", preset, folders)
-    chosen = {key: name for entry in read.get("defaults", []) if isinstance(entry, dict) for key, name in entry.items()}
-    named = read.get("env", {})
+    named = _read("preset", preset, folders).get("env", {})
     env_id = named.get("id") if isinstance(named, dict) else None
-    return env_id or _env_ids(folders).get(chosen.get("override /env", ""))
+    return env_id or _env_ids(folders).get(_env_of(preset, folders))
+
+
+def _env_of(preset: str, folders: Folders) -> str:
+    """The file of the environment that a preset chooses; "" for none."""
+    entries = _read("preset", preset, folders).get("defaults", [])
+    chosen = {key: name for entry in entries if isinstance(entry, dict) for key, name in entry.items()}
+    return str(chosen.get("override /env", ""))
 
 
 def _env_ids(folders: Folders) -> dict[str, str]:

@@ -69,6 +69,7 @@ class CollectorConfig:
     # apex: epsilon of environment i of N is apex_epsilon ** (1 + i / (N - 1) * apex_alpha) (Horgan et al. 2018)
     apex_epsilon: float = number(0.4, 0.0, 1.0)
     apex_alpha: float = number(7.0, 0.0, 1_000.0, (0.0, 20.0))  # apex: exponent of the formula at apex_epsilon
+    random_frames: int = number(0, 0, 10**12)  # frames at the beginning in which every action is random
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,11 @@ def of_updates(seed: int, number: int = 0) -> int:
     return seed + 1 + number
 
 
+def of_update_noise(agent: int) -> int:
+    """Seed of the noise that the parts of an agent's updates are given; `agent` is the result of `of_agent`."""
+    return int(np.random.SeedSequence([agent, 1]).generate_state(1, np.uint64)[0]) % 2**63
+
+
 def of_exploration(agent: int, worker: int, start: int) -> list[int]:
     """Seed of a worker's random actions for an agent; `agent` is the result of `of_agent`."""
     return [agent, worker, *([start] if start else [])]
@@ -100,6 +105,11 @@ def of_noise(agent: int, worker: int, start: int) -> list[int]:
 def of_opponents(agent: int, worker: int, start: int) -> list[int]:
     """Seed of the opponents that a worker draws for an agent; `agent` is the result of `of_agent`."""
     return [agent, worker, 2, start]
+
+
+def of_random_actions(agent: int, worker: int, start: int) -> list[int]:
+    """Seed of a worker's actions during `collector.random_frames`; `agent` is the result of `of_agent`."""
+    return [agent, worker, 3, start]
 
 
 def of_reset_opponents(opponents: list[int], seed: int) -> list[int]:

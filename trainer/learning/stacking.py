@@ -9,7 +9,8 @@ from torch import Tensor
 
 from trainer.learning.feed import Batch
 from trainer.learning.gradients import make_gradients
-from trainer.learning.update import BETAS, MAX_METRICS, Updater
+from trainer.learning.optimizer import adam_step
+from trainer.learning.update import MAX_METRICS, Updater, follow
 from trainer.networks.recording import record
 
 
@@ -19,7 +20,7 @@ class Stack:
     Optimiser, target network and counts are separate. Weights are views of stacked tensors [N, ...].
 
     Args:
-        updaters: N updaters with equal shapes, algorithms and batch sizes.
+        updaters: N updaters with equal shapes, algorithms of one part, and batch sizes.
     """
 
     def __init__(self, updaters: Sequence[Updater]) -> None:
@@ -33,7 +34,7 @@ class Stack:
         for i, updater in enumerate(updaters):
             views = [[tensor[i] for tensor in part] for part in parts]
             weights, targets, exp_avg, exp_avg_sq = views
-            updater.move_into(weights, targets, exp_avg, exp_avg_sq, not_finite[i], sums[i])
+            _move_into(updater, weights, targets, exp_avg, exp_avg_sq, not_finite[i], sums[i])
             for all_agents, view in zip(self._views, views, strict=True):
                 all_agents += view
         self._inputs = [*parts[0], *parts[1], not_finite, sums]
@@ -43,15 +44,15 @@ class Stack:
         """Record the update for batches [B, ...] like `example` for each updater; changes no weights."""
         first, n = self.updaters[0], len(self.updaters)
         batch = {key: tensor.to(first.device) for key, tensor in example.items()}
-        _, names = make_gradients(first, batch)
-        function, _ = make_gradients(first, batch, n)
+        _, names = make_gradients(first, first.parts[0], batch)
+        function, _ = make_gradients(first, first.parts[0], batch, n)
         several = [torch.stack([tensor] * n) for tensor in batch.values()]
         execution = "trace" if first.config.execution == "auto" else first.config.execution
         if execution != "eager":
             function = record(function, [*self._inputs, *several], execution)
         self._gradients = function
         for updater in self.updaters:
-            updater.names = names
+            updater.parts[0].names = names
 
     def update(self, batches: Sequence[Batch | None]) -> list[Tensor]:
         """Make one update of each updater that has a batch.
@@ -87,7 +88,8 @@ class Stack:
             else:
                 for i, updater in enumerate(self.updaters):
                     if i not in idle:
-                        updater.apply(list(each[i]))
+                        updater.optimize(updater.parts[0], list(each[i]))
+                        updater.conclude()
             for i, (updater, batch) in enumerate(zip(self.updaters, batches, strict=True)):
                 if i not in idle:
                     updater.last_batch = batch
@@ -100,21 +102,35 @@ class Stack:
         return alike and first.device.type == "cpu" and not self._inputs[-2].any()  # on a GPU `any` would wait
 
     def _apply_together(self, gradients: list[Tensor]) -> None:
-        """Do the same as `Updater.apply` of each updater, with the same bits.
+        """Do the same as `Updater.optimize` and `conclude` of each updater, with the same bits.
 
         The kernels get the tensors of each agent, not the stacked ones: the rounding of an element depends on its place
         in a tensor (the last few do not fill a vector register), so it could differ in a stacked tensor.
         """
         trained, targets, exp_avg, exp_avg_sq = self._views
         first = self.updaters[0]
-        torch._foreach_add_([updater.steps[0] for updater in self.updaters], 1)
-        torch._fused_adam_(
-            trained, gradients, exp_avg, exp_avg_sq, [], first.steps * len(self.updaters), lr=first.rate,
-            beta1=BETAS[0], beta2=BETAS[1], weight_decay=0.0, eps=first.config.adam_eps, amsgrad=False, maximize=False,
-        )  # fmt: skip
+        steps = [updater.of_groups[0].step for updater in self.updaters]
+        torch._foreach_add_(steps[1:], 1)
+        nothing = torch.zeros(())
+        adam_step(trained, gradients, exp_avg, exp_avg_sq, steps[0], first.rate, nothing, first.config.adam_eps)
         for updater in self.updaters:
             updater.count()
-        if first.tau is not None:
-            torch._foreach_lerp_(targets, trained, first.tau)
-        elif first.updates % first.target_every == 0:
-            torch._foreach_copy_(targets, trained)
+        follow(first.algorithm.target_updates, targets, trained, first.updates)
+
+
+def _move_into(
+    updater: Updater, trained: Sequence[Tensor], targets: Sequence[Tensor], first: Sequence[Tensor],
+    second: Sequence[Tensor], not_finite: Tensor, sums: Tensor,
+) -> None:  # fmt: skip
+    """Move weights, targets, moments and metrics into the given tensors, which are views of those of a stack."""
+    (of_group,) = updater.of_groups
+    mine = (*updater.trained, *updater.targets, *updater.first, *updater.second)
+    for tensor, place in zip(mine, (*trained, *targets, *first, *second), strict=True):
+        place.copy_(tensor)
+    for name, places in ((of_group.group.name, trained), (of_group.group.target, targets)):
+        for key, place in zip(of_group.keys, places, strict=True):
+            getattr(updater.algorithm.loss, str(name)).get(key).data = place
+    for moments, exp_avg, exp_avg_sq in zip(updater.optimizer.state.values(), first, second, strict=True):
+        moments["exp_avg"], moments["exp_avg_sq"] = exp_avg, exp_avg_sq
+    updater.not_finite, updater.parts[0].sums = not_finite, sums
+    updater.look()

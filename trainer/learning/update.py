@@ -2,7 +2,8 @@
 
 `trainer.roles.pace` decides when an update is due; `trainer.roles.learner` supplies the batches.
 
-Loss and gradient are one function of plain tensors (`make_gradients`). `learner.execution` chooses how it runs:
+The algorithm is phases of parts. Loss and gradient of a part are one function of plain tensors (`make_gradients`).
+`learner.execution` chooses how it runs:
 
 - `eager`: as written, operation by operation.
 - `trace`: recorded once as a list of tensor operations, forward and backward, which TorchScript's interpreter runs: the
@@ -15,22 +16,22 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from trainer.algorithms import Algorithm
-from trainer.config.algorithms import AlgorithmConfig
+from trainer.algorithms.algorithm import Part, TargetUpdates
 from trainer.config.sections import LearnerConfig
 from trainer.learning.feed import Batch
-from trainer.learning.gradients import make_gradients, parameter_groups
+from trainer.learning.gradients import PartUpdate, groups_of, make_gradients, no_noise, read_by
+from trainer.learning.optimizer import adam_step, trained_groups
 from trainer.memory.weights import ordered_leaves
 from trainer.networks.recording import record
 
-BETAS = (0.9, 0.999)
-MAX_METRICS = 32  # most metrics of an update
+MAX_METRICS = 32  # most metrics of a part
 
 
 class NotFinite(RuntimeError):
@@ -38,73 +39,52 @@ class NotFinite(RuntimeError):
 
 
 class Updater:
-    """Has the trained weights, the target network's weights and the optimiser's state, and updates them.
+    """Has the trained weights, the target networks' weights and the optimiser's state, and updates them.
 
     Args:
         algorithm: its loss is moved to `device`.
         config: the section `learner`.
-        target: the section `algorithm`, for the updates of the target network.
         device: of the updates.
+        seed: of the noise that the algorithm's parts are given.
+
+    Attributes:
+        trained: weights of all groups.
+        targets: of those that have target networks, in the same order.
+        phases: the parts of each phase, in the order of the algorithm.
     """
 
-    def __init__(
-        self, algorithm: Algorithm, config: LearnerConfig, target: AlgorithmConfig, device: torch.device
-    ) -> None:
-        self.config, self.device = config, device
-        self.algorithm = algorithm
+    def __init__(self, algorithm: Algorithm, config: LearnerConfig, device: torch.device, seed: int = 0) -> None:
+        self.config, self.device, self.algorithm = config, device, algorithm
         algorithm.loss.to(device)
-        self.groups, self.trained_keys, self.target_keys = parameter_groups(algorithm)
-        parameters = [getattr(algorithm.loss, name).get(key) for name, key in self.trained_keys]
-        self.optimizer = torch.optim.Adam(
-            parameters, lr=config.learning_rate, eps=config.adam_eps, betas=BETAS, fused=True
-        )
-        step = torch.zeros((), device=device)  # all parameters are updated together: one count for all of them
-        for parameter in parameters:
-            self.optimizer.state[parameter] = {
-                "step": step,
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
         self.learning_rate = config.learning_rate
         self.rate = torch.tensor(config.learning_rate, device=device)
+        self.of_groups, self.optimizer = trained_groups(algorithm.groups, algorithm.loss, self.rate, config)
         self.not_finite = torch.zeros((), device=device)  # 1 once a loss or a gradient was not finite
-        self._sums = torch.zeros(MAX_METRICS, device=device)
-        self._parameters = parameters
-        self._look()
-        self.tau, self.target_every = target.target_tau, target.target_update_every_updates
-        self._gradients: Callable | None = None
-        self.names: list[str] = []
-        self._summed = 0
+        self.phases = [[self._part(part, phase.every) for part in phase.parts] for phase in algorithm.phases]
+        self.parts = [one for phase in self.phases for one in phase]
+        self._generator = torch.Generator().manual_seed(seed)
+        self.look()
         self.last_batch: Batch | None = None  # valid until the next but one gathering
         self.updates = 0
-        self.optimize: Callable[[list[Tensor]], None] = self._adam  # or the step of a shared optimiser
+        self.optimize: Callable[[PartUpdate, list[Tensor]], None] = self._adam  # or the step of a shared optimiser
 
-    def _look(self) -> None:
+    def _part(self, part: Part, every: int) -> PartUpdate:
+        trained = [one for name in part.trains for one in self.of_groups if one.group.name == name]
+        sums = torch.zeros(MAX_METRICS, device=self.device)
+        return PartUpdate(part, every, trained, read_by(part, self.of_groups), sums)
+
+    def look(self) -> None:
         """Collect the tensors that an update reads and writes."""
-        self.groups, _, _ = parameter_groups(self.algorithm)
-        self.trained = [self.groups[name].get(key) for name, key in self.trained_keys]
-        self.targets = [self.groups[name].get(key) for name, key in self.target_keys]
-        moments = [self.optimizer.state[p] for p in self._parameters]
-        self._first, self._second, self.steps = ([m[k] for m in moments] for k in ("exp_avg", "exp_avg_sq", "step"))
-        # The first arguments of the gradient function; the batch follows.
-        self.inputs = [*self.trained, *self.targets, self.not_finite, self._sums]
-
-    def move_into(
-        self, trained: Sequence[Tensor], targets: Sequence[Tensor], first: Sequence[Tensor], second: Sequence[Tensor],
-        not_finite: Tensor, sums: Tensor,
-    ) -> None:  # fmt: skip
-        """Move weights, targets, moments and metrics into the given tensors, which are views of those of a stack."""
-        mine = (*self.trained, *self.targets, *self._first, *self._second)
-        for tensor, place in zip(mine, (*trained, *targets, *first, *second), strict=True):
-            place.copy_(tensor)
-        loss = self.algorithm.loss
-        for keys, places in ((self.trained_keys, trained), (self.target_keys, targets)):
-            for (name, key), place in zip(keys, places, strict=True):
-                getattr(loss, name).get(key).data = place
-        for moments, exp_avg, exp_avg_sq in zip(self.optimizer.state.values(), first, second, strict=True):
-            moments["exp_avg"], moments["exp_avg_sq"] = exp_avg, exp_avg_sq
-        self.not_finite, self._sums = not_finite, sums
-        self._look()
+        self.groups = groups_of(self.algorithm)
+        for of_group in self.of_groups:
+            of_group.look(self.groups, self.optimizer)
+        for one in self.parts:
+            one.look(self.groups, self.not_finite)
+        self.trained, self.targets, self.first, self.second = (
+            [tensor for of_group in self.of_groups for tensor in getattr(of_group, name)]
+            for name in ("weights", "targets", "first", "second")
+        )
+        self._followed = [weight for of_group in self.of_groups if of_group.targets for weight in of_group.weights]
 
     @property
     def weights(self) -> TensorDictBase:
@@ -112,12 +92,15 @@ class Updater:
         return self.groups[self.algorithm.acts]
 
     def set_learning_rate(self, value: float) -> None:
-        """Set the learning rate of the next updates."""
+        """Set the learning rate of the next updates; groups with one of their own follow in proportion."""
         self.learning_rate = value
         self.rate.fill_(value)
+        for of_group in self.of_groups:
+            if of_group.scale is not None:
+                of_group.rate.fill_(of_group.scale * value)
 
     def update(self, batch: Batch) -> Tensor:
-        """Make one optimiser step on a batch, and update the target network when due.
+        """Make one update on a batch: the phases that are due, and the target networks when due.
 
         Args:
             batch: tensors [B, ...] on the learner's device.
@@ -125,48 +108,58 @@ class Updater:
         Returns:
             New priorities of the batch's transitions, float32 [B] on the device.
         """
-        calculate = self._prepare(batch) if self._gradients is None else self._gradients
+        if self.parts[0].function is None:
+            self._prepare(batch)
+        priorities = []
         with torch.no_grad():
-            *gradients, priority = calculate(*self.inputs, *batch.values())
-            self.apply(gradients)
+            for phase in self.phases:
+                if (self.updates + 1) % phase[0].every:
+                    continue
+                found = [self._calculated(one, batch) for one in phase]  # all at the same weights
+                for one, (*gradients, priority) in zip(phase, found, strict=True):
+                    self.optimize(one, gradients)
+                    priorities.append(priority)
+            self.conclude()
         self.last_batch = batch
-        return priority
+        return priorities[0]
 
-    def apply(self, gradients: list[Tensor]) -> None:
-        """Make one optimiser step, and update the target network when due.
+    def _calculated(self, one: PartUpdate, batch: Batch) -> tuple[Tensor, ...]:
+        assert one.function is not None
+        size = len(batch["next", "reward"])
+        noise = [torch.randn(size, *shape, generator=self._generator).to(self.device) for shape in one.part.noise]
+        found: tuple[Tensor, ...] = one.function(*one.inputs, *noise, *batch.values())
+        return found
 
-        Args:
-            gradients: clipped, with the strides of the parameters.
-        """
-        with torch.no_grad():
-            self.optimize(gradients)
-            self.count()
-            if self.tau is not None:
-                torch._foreach_lerp_(self.targets, self.trained, self.tau)
-            elif self.updates % self.target_every == 0:
-                torch._foreach_copy_(self.targets, self.trained)
+    def _adam(self, one: PartUpdate, gradients: list[Tensor]) -> None:
+        rest = iter(gradients)
+        for of_group in one.trained:
+            own = [next(rest) for _ in of_group.weights]
+            adam_step(
+                of_group.weights, own, of_group.first, of_group.second, of_group.step, of_group.rate, self.not_finite,
+                self.config.adam_eps,
+            )  # fmt: skip
 
-    def _adam(self, gradients: list[Tensor]) -> None:
-        self.steps[0].add_(1)
-        # found_inf: after a loss that is not finite no update is applied, so the weights stay finite.
-        torch._fused_adam_(
-            self.trained, gradients, self._first, self._second, [], self.steps, lr=self.rate, beta1=BETAS[0],
-            beta2=BETAS[1], weight_decay=0.0, eps=self.config.adam_eps, amsgrad=False, maximize=False,
-            found_inf=self.not_finite,
-        )  # fmt: skip
+    def conclude(self) -> None:
+        """Count one update whose gradients are applied, and update the target networks when due."""
+        self.count()
+        follow(self.algorithm.target_updates, self.targets, self._followed, self.updates)
 
     def count(self) -> None:
         """Count one update."""
         self.updates += 1
-        self._summed += 1
+        for one in self.parts:
+            one.summed += self.updates % one.every == 0
 
     def prepare(self, example: Batch) -> None:
         """Record the update for batches like `example`, so that the first update need not; changes no weights."""
         batch = {key: tensor.to(self.device) for key, tensor in example.items()}
-        calculate = self._prepare(batch)
+        self._prepare(batch)
         with torch.no_grad():
-            for _ in range(2):  # TorchScript optimises in its second call
-                calculate(*[tensor.clone() for tensor in (*self.inputs, *batch.values())])
+            for one in self.parts:
+                assert one.function is not None
+                inputs = (*one.inputs, *no_noise(one.part, batch), *batch.values())
+                for _ in range(2):  # TorchScript optimises in its second call
+                    one.function(*[tensor.clone() for tensor in inputs])
 
     def metrics(self) -> dict[str, float]:
         """Mean metrics of the updates since the last call; waits for the device.
@@ -174,12 +167,14 @@ class Updater:
         Raises:
             NotFinite: a loss or gradient was NaN or infinite; no update was applied since then.
         """
-        if not self._summed:
-            return {}
-        self.check()
-        means = dict(zip(self.names, (self._sums / self._summed).tolist(), strict=False))
-        self._sums.zero_()
-        self._summed = 0
+        means: dict[str, float] = {}
+        if any(one.summed for one in self.parts):
+            self.check()
+        for one in self.parts:
+            if one.summed:
+                means |= dict(zip(one.names, (one.sums / one.summed).tolist(), strict=False))
+                one.sums.zero_()
+                one.summed = 0
         return means
 
     def check(self) -> None:
@@ -193,22 +188,23 @@ class Updater:
 
     def load_flat(self, flat: Tensor) -> None:
         """Set network and target network to the weights of a policy, float32 [numel] in the boards' order."""
-        offset = 0
-        targets = self.groups[self.algorithm.targets[self.algorithm.acts]]
-        for mine, target in zip(ordered_leaves(self.weights), ordered_leaves(targets), strict=True):
-            part = flat[offset : offset + mine.numel()].view(mine.shape)
-            mine.copy_(part)
-            target.copy_(part)
-            offset += mine.numel()
+        target, offset = self.algorithm.targets.get(self.algorithm.acts), 0
+        copies = [self.weights] if target is None else [self.weights, self.groups[target]]
+        for leaves in zip(*map(ordered_leaves, copies), strict=True):
+            part = flat[offset : offset + leaves[0].numel()].view(leaves[0].shape)
+            for leaf in leaves:
+                leaf.copy_(part)
+            offset += part.numel()
 
     def state_dict(self) -> dict:
-        """Copies of all weights, the optimiser's state, the learning rate and the number of updates."""
-        return {
+        """Copies of all weights, the optimiser's state, the learning rate, the number of updates, and of the noise."""
+        state = {
             "loss": {k: v.clone() for k, v in self.algorithm.loss.state_dict().items() if isinstance(v, Tensor)},
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
             "learning_rate": float(self.rate),
             "updates": self.updates,
         }
+        return {**state, "noise": self._generator.get_state()} if any(one.part.noise for one in self.parts) else state
 
     def load_state_dict(self, state: dict) -> None:
         """Restore a `state_dict`. Tensors are written in place, so a recorded update stays valid.
@@ -226,15 +222,28 @@ class Updater:
                 moments[name].copy_(value)
         self.set_learning_rate(state["learning_rate"])
         self.updates = state["updates"]
+        if "noise" in state:
+            self._generator.set_state(state["noise"])
 
-    def _prepare(self, batch: Batch) -> Callable:
-        """Build the gradient function for batches like this one."""
-        function, self.names = make_gradients(self, batch)
+    def _prepare(self, batch: Batch) -> None:
+        """Make the function of each part, for batches like this one."""
         execution = "trace" if self.config.execution == "auto" else self.config.execution
-        if execution != "eager":
-            function = record(function, [*self.inputs, *batch.values()], execution)
-        self._gradients = function
-        return function
+        for one in self.parts:
+            function, one.names = make_gradients(self, one, batch)
+            if execution != "eager":
+                example = [*one.inputs, *no_noise(one.part, batch), *batch.values()]
+                function = record(function, example, execution)
+            one.function = function
+
+
+def follow(due: TargetUpdates, targets: list[Tensor], weights: list[Tensor], updates: int) -> None:
+    """Update target networks, if that is due after so many updates."""
+    if not targets or updates % due.every:
+        return
+    if due.tau is not None:
+        torch._foreach_lerp_(targets, weights, due.tau)
+    else:
+        torch._foreach_copy_(targets, weights)
 
 
 def shapes_of(state: dict[str, Tensor]) -> dict[str, torch.Size]:

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainer.acting.exploration import EpsilonGreedy
+from trainer.acting.acting import Acting
+from trainer.acting.exploration import Explored, RandomAtFirst
 from trainer.acting.multi_agent import Seen
 from trainer.acting.stacks import FrameStacks
-from trainer.config.algorithms import explores_by_noise
-from trainer.config.registries import EXPLORATIONS, registered
 from trainer.envs.info import scalars_of
 from trainer.envs.world import Observation, Step
 from trainer.host import seeds
@@ -25,6 +24,7 @@ class AgentRollout:
 
     Args:
         plan: of the agent.
+        acting: how it explores.
         link: to the agent's learner.
         worker: number of the worker.
         start: as in `CollectorPlan`, for the seed: a restarted worker explores in another way.
@@ -38,15 +38,17 @@ class AgentRollout:
         episodes: number of finished episodes.
     """
 
-    def __init__(self, plan: AgentPlan, link: AgentLink, worker: int, start: int = 0) -> None:
+    def __init__(self, plan: AgentPlan, acting: Acting, link: AgentLink, worker: int, start: int = 0) -> None:
         self.link, config = link, plan.config.collector
         assert config.num_workers is not None  # a run's configuration is resolved
         n = self.num_envs = config.envs_per_worker
-        self.explorer = EpsilonGreedy(n, plan.spec.action, seeds.of_exploration(plan.seed, worker, start))
         streams = slice(worker * n, (worker + 1) * n)
-        exploration = registered(EXPLORATIONS, config.exploration)
-        self.epsilon = exploration(config, config.num_workers * n, streams, **config.exploration_kwargs)
-        self.noisy = explores_by_noise(plan.config.algorithm)  # noise explores in place of epsilon
+        seed = seeds.of_exploration(plan.seed, worker, start)
+        explored = Explored(config, plan.spec.action, config.num_workers * n, streams, seed)
+        self.explorer = acting.explorer(explored)
+        if config.random_frames:
+            at_first = seeds.of_random_actions(plan.seed, worker, start)
+            self.explorer = RandomAtFirst(explored, self.explorer, at_first)
         self.stacks, self.action = FrameStacks(plan.spec, n), plan.spec.action
         self.observation: Observation = {}
         self.present = np.ones(n, bool)
@@ -91,19 +93,16 @@ class AgentRollout:
         return self.stacks.seen(observation), observation.get("action_mask")
 
     def explore(self, action: np.ndarray, values: np.ndarray, frames: int) -> np.ndarray:
-        """Replace some greedy actions, [N, *shape], by exploring ones, and write them into the row.
+        """Replace some actions of the policy, [N, *shape], by exploring ones, and write them into the row.
 
         Actions that the world gives (`trainer.envs.world`) replace both.
 
         Args:
-            action: greedy actions.
+            action: of the policy.
             values: of all actions, float32 [N, A].
-            frames: collected so far, for epsilon.
+            frames: collected so far.
         """
-        epsilon = 0.0
-        if not self.noisy:
-            rates, epsilon = self.epsilon(frames)
-            action = self.explorer(action, rates, self.observation.get("action_mask"))
+        action, epsilon = self.explorer(action, self.observation.get("action_mask"), frames)
         if self.given is not None:
             given = self.action.given(self.given)
             action = np.where(given.reshape(-1, *[1] * (action.ndim - 1)), self.given, action)

@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainer.acting.acting import acting_of
 from trainer.acting.policies import Policy, greedy_policy
 from trainer.acting.stacks import FrameStacks
 from trainer.algorithms import make_policy
-from trainer.algorithms.targets import unrescale
-from trainer.config.algorithms import learns_rescaled
 from trainer.config.sections import Config
 from trainer.envs import EnvSpec
 from trainer.envs.info import scalars_of
@@ -36,6 +35,7 @@ class Players:
         actors = [make_policy(config, spec) for config, spec in agents]
         self._flats = [flatten_parameters(actor) for actor in actors]
         self.networks: list[Any] = [actor.module[0].module for actor in actors]
+        self._acting = [acting_of(actor) for actor in actors]
         self._recorded: dict[Any, Policy] = {}
 
     @property
@@ -52,13 +52,12 @@ class Players:
         """An agent's greedy policy for arrays of these shapes; recorded once, as each recording keeps its memory."""
         form = (agent, mask is None, *(array.shape for array in seen))
         if form not in self._recorded:
-            self._recorded[form] = greedy_policy(self.networks[agent], seen, mask)
+            self._recorded[form] = greedy_policy(self.networks[agent], seen, mask, acting=self._acting[agent])
         return self._recorded[form]
 
     def as_return(self, agent: int, values: np.ndarray) -> np.ndarray:
         """Values of an agent's network as the returns that they stand for."""
-        rescaled = learns_rescaled(self.configs[agent].algorithm)
-        return unrescale(torch.from_numpy(values)).numpy() if rescaled else values
+        return self._acting[agent].to_returns(torch.from_numpy(values)).numpy()
 
 
 @dataclass

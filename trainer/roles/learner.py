@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from trainer.algorithms import build
+from trainer.host import seeds
 from trainer.learning.determinism import be_deterministic
 from trainer.learning.feed import Batch, Feed, flat
 from trainer.learning.limiter import Limiter
@@ -57,7 +58,7 @@ class Learner:
         )  # fmt: skip
         self.sampler = self.replay.sampler
         self.feed = Feed(self.replay, device, config.learner.prefetch)
-        self.updater = Updater(algorithm, config.learner, config.algorithm, device)
+        self.updater = Updater(algorithm, config.learner, device, seeds.of_update_noise(plan.seed))
         assert config.schedule.tolerance_frames is not None  # a run's configuration is resolved
         self.limiter = Limiter(
             config.budget_frames, config.learner.warmup_frames, config.schedule.frames_per_update,

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from tensordict.nn import TensorDictModule
 
+from trainer.acting.acting import acting_of
 from trainer.acting.multi_agent import AgentPolicies
 from trainer.config.instances import env_of_collector
 from trainer.config.sections import Config, EnvConfig
@@ -96,8 +97,8 @@ class Rollout:
         self.generators: dict[str, Any] | None = None  # set if other roles draw in this process too (`seeds.apart`)
         links = link.connect()
         self.agents = [
-            AgentRollout(agent, its_link, plan.worker, plan.start)
-            for agent, its_link in zip(plan.agents, links, strict=True)
+            AgentRollout(agent, acting_of(policy), its_link, plan.worker, plan.start)
+            for agent, policy, its_link in zip(plan.agents, policies, links, strict=True)
         ]
         first = plan.agents[0]
         self.opponents = plan.opponents(
@@ -119,6 +120,7 @@ class Rollout:
             [shape_key(agent) for agent in plan.agents],
             [agent.seen() for agent in self.agents],
             [seeds.of_noise(agent.seed, plan.worker, plan.start) for agent in plan.agents],
+            [acting_of(policy) for policy in policies],
         )
         if plan.exact:
             assert plan.snapshot is not None

@@ -17,7 +17,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.learning.update import BETAS, Updater
+from trainer.learning.optimizer import adam_step
+from trainer.learning.update import Updater
 from trainer.memory.fields import allocate, float32_tensor, int64, shared_fields
 from trainer.run_folder import manifest
 
@@ -103,7 +103,7 @@ class SharedAgent:
 
     def join(self, number: int, updater: Updater) -> None:
         """Make the shared optimiser that of a local agent's updater, and copy the shared weights into it."""
-        updater.optimize = partial(self.apply, number, updater)
+        updater.optimize = lambda _, gradients: self.apply(number, updater, gradients)
         self.counts[number, BEGUN] = self.counts[number, ENDED]  # the process before may have died between the two
         self.pull(number, updater.trained)
 
@@ -167,7 +167,8 @@ class SharedAgent:
 
     def _step(self, slot: int, updater: Updater, gradients: Sequence[Tensor]) -> None:
         eps = updater.config.adam_eps
-        adam_step(self._parts[slot], self._steps[slot], list(gradients), updater.rate, updater.not_finite, eps)
+        weights, first, second = self._parts[slot]
+        adam_step(weights, list(gradients), first, second, self._steps[slot], updater.rate, updater.not_finite, eps)
 
     def pull(self, number: int | None, weights: Sequence[Tensor]) -> None:
         """Copy the shared weights of one version into tensors, without waiting.
@@ -245,24 +246,3 @@ def views(flat: Tensor, shapes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]
         found.append(flat.as_strided(shape, stride, flat.storage_offset() + offset))
         offset += math.prod(shape)
     return found
-
-
-def adam_step(
-    parts: Sequence[list[Tensor]], step: Tensor, gradients: list[Tensor], rate: Tensor, not_finite: Tensor, eps: float
-) -> None:
-    """Make one step of fused Adam, as `Updater` does; it changes nothing if `not_finite` is 1.
-
-    Args:
-        parts: weights, first and second moment, each a tensor for each parameter.
-        step: count of steps, float32 [], raised by one.
-        gradients: strided as the weights.
-        rate: learning rate, float32 [].
-        not_finite: 1 where a gradient was not finite, float32 [].
-        eps: Adam's.
-    """
-    weights, first, second = parts
-    step.add_(1)
-    torch._fused_adam_(
-        weights, gradients, first, second, [], [step] * len(weights), lr=rate, beta1=BETAS[0], beta2=BETAS[1],
-        weight_decay=0.0, eps=eps, amsgrad=False, maximize=False, found_inf=not_finite,
-    )  # fmt: skip

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -29,9 +28,10 @@ import torch
 from torch import Tensor
 
 from trainer.host.errors import RunFailed
+from trainer.learning.optimizer import adam_step
 from trainer.learning.update import Updater
 from trainer.memory.fields import allocate, block_of, float32_tensor, int64, shared_fields
-from trainer.shared_gradient.shared import APPLIED, COUNTS, STALENESS, adam_step, views
+from trainer.shared_gradient.shared import APPLIED, COUNTS, STALENESS, views
 
 POLL_S = 5e-5  # between two checks of a local agent's mailbox
 PORTABLE = 1  # cudaHostRegisterPortable: page-locked for every device
@@ -123,7 +123,7 @@ class DeviceAgent:
 
         A gradient that the process before had sent when it died is applied first.
         """
-        updater.optimize = partial(self.apply, number, updater)
+        updater.optimize = lambda _, gradients: self.apply(number, updater, gradients)
         self._wait(number)
         self.pull(number, updater.trained)
 
@@ -193,7 +193,8 @@ class DeviceAgent:
 
     def _take(self, number: int) -> None:
         self._arrived.copy_(self.mail.gradients[number], non_blocking=True)
-        adam_step(self._parts, self._step, self._gradient, self._rate, self._not_finite, self._eps)
+        weights, first, second = self._parts
+        adam_step(weights, self._gradient, first, second, self._step, self._rate, self._not_finite, self._eps)
         self._taken[number] += 1
         self._staleness[number] += self.version - int(self.mail.based[number])
         self.version += 1

@@ -16,6 +16,7 @@ from tensordict import TensorDict
 from trainer.algorithms import check_actions
 from trainer.config.consistency import check_game
 from trainer.config.fields import ConfigError
+from trainer.config.overrides import agent_config
 from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config
 from trainer.datasets.minari import read_dataset
@@ -77,8 +78,8 @@ def describe(config: Config) -> list[tuple[str, EnvSpec]]:
         if error.kind == "EnvError":
             raise EnvError(error.cause) from error
         raise EnvError(f"{config.env.id}: {error}; make one by itself in Python to see why") from error
-    for _, spec in world:
-        check_actions(spec)
+    for name, spec in world:
+        check_actions(agent_config(config, name).algorithm, spec)
     if world[0][1].against_opponents:
         check_game(config)
     return world

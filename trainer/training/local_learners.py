@@ -24,10 +24,11 @@ def one_by_one(learners: Sequence[Learner]) -> list[Learner | LearnerStack]:
 
 
 def stacked(learners: Sequence[Learner]) -> list[Learner | LearnerStack]:
-    """Agents with the same `update_key` in one stack, the others by themselves."""
+    """Agents with the same `update_key` and updates of one part in one stack, the others by themselves."""
     groups: dict[tuple, list[Learner]] = {}
     for learner in learners:
-        groups.setdefault(update_key(learner.plan), []).append(learner)
+        alone = learner.plan.number if len(learner.updater.parts) > 1 else None
+        groups.setdefault((*update_key(learner.plan), alone), []).append(learner)
     return [LearnerStack(group) if len(group) > 1 else group[0] for group in groups.values()]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from trainer.config.algorithms import ALGORITHMS
 from trainer.config.fields import ConfigError
 from trainer.config.schedules import free, rounds
 from trainer.config.schedules.schedule import Schedule, Turns
@@ -20,7 +21,7 @@ def turns(run: Turns) -> Iterator[bool]:
 
 
 def check(config: Config) -> None:
-    """Refuse a device on which nobody would apply gradients, and rounds that are none.
+    """Refuse a device on which nobody would apply gradients, rounds that are none, and algorithms of several parts.
 
     Raises:
         ConfigError: in one sentence that names the keys.
@@ -29,6 +30,11 @@ def check(config: Config) -> None:
         raise ConfigError(
             f"schedule.applier=local applies gradients on the CPU, not on learner.device={config.learner.device}: set "
             "learner.device=cpu, or schedule.applier=device"
+        )
+    if ALGORITHMS[config.algorithm.name].several_parts:
+        raise ConfigError(
+            f"schedule=shared_gradient has one optimiser, and algorithm={config.algorithm.name} one for each of actor "
+            "and critics: use schedule=async"
         )
     rounds.check(config)
 
