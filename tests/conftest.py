@@ -166,6 +166,40 @@ def declared_rows() -> Iterator[None]:
         yield
 
 
+DRAWN = {"test_plot.py", "test_curve.py", "test_system.py"}  # whose tests look at curves
+
+
+@pytest.fixture(scope="session", autouse=True)
+def blank_curves() -> Iterator[Callable[..., str]]:
+    """The curve of a run is read as always and drawn blank, which takes a quarter of a second less of each run."""
+    from matplotlib.figure import Figure
+
+    from trainer.config.run_files import RunFolder
+    from trainer.telemetry import pictures, plot, rows
+
+    drawn = plot.curve
+
+    def blank(run_dir: Path | str) -> str:
+        problem = rows.read(Path(run_dir))[1]
+        pictures.save(Figure((1, 1)), RunFolder(Path(run_dir)).curve)
+        return problem
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plot, "curve", blank)
+        yield drawn
+
+
+@pytest.fixture(autouse=True)
+def drawn_curves(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, blank_curves: Callable[..., str]
+) -> None:
+    """Curves are drawn in the tests of `DRAWN`."""
+    if request.path.name in DRAWN:
+        from trainer.telemetry import plot
+
+        monkeypatch.setattr(plot, "curve", blank_curves)
+
+
 @pytest.fixture(scope="session")
 def real_run(make_config: Callable[..., Config], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run with evaluations, whose rows the tests of what reads rows share; nobody changes it.

@@ -166,7 +166,9 @@ def until(condition: Callable[[], bool], system: System, seconds: float = 60) ->
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
+@pytest.mark.parametrize(
+    "fault", [pytest.param(signal.SIGKILL, marks=pytest.mark.slow), signal.SIGSTOP], ids=["killed", "hung"]
+)
 def test_a_learner_process_that_dies_or_hangs_is_named_and_restarted_and_stops_nobody(
     fault: int, small_config: Callable[..., Config], started: Callable[[Config], System]
 ) -> None:
@@ -199,7 +201,7 @@ def test_a_learner_process_that_dies_or_hangs_is_named_and_restarted_and_stops_n
     assert ("SIGKILL" if fault == signal.SIGKILL else "no sign of life") in log
 
 
-@pytest.mark.parametrize("learner", ["process", "stacked", "sequential"])
+@pytest.mark.parametrize("learner", ["process", "stacked", pytest.param("sequential", marks=pytest.mark.slow)])
 def test_a_whole_run_of_each_kind_leaves_each_agents_figures_and_checkpoints(
     learner: str, small_config: Callable[..., Config]
 ) -> None:

@@ -117,7 +117,10 @@ def rows_of(config: Config) -> list[dict[str, Any]]:
             marks=pytest.mark.slow,
         ),
         ("hang", "showed no sign of life for \\d s and was ended"),
-        ("nan", "died after N frames: Struck-v0: .*its reward is nan, which is no finite number"),
+        pytest.param(
+            "nan", "died after N frames: Struck-v0: .*its reward is nan, which is no finite number",
+            marks=pytest.mark.slow,
+        ),
         pytest.param("shape", r"died after N frames: Struck-v0: .*\(3,\)", marks=pytest.mark.slow),
         ("leak", "held \\d\\d\\d MB, more than faults.worker_memory_mb=300"),
     ],

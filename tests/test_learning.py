@@ -190,11 +190,11 @@ def test_traced_and_eager_updates_equal_a_plain_loop(case):
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.slow  # each is compiled for 20 s or more where nothing is in torch's cache
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        # Each is compiled for 20 s or more where nothing is in torch's cache.
-        *(pytest.param(name, {}, marks=pytest.mark.slow) for name in ("dqn", "munchausen", "qrdqn", "c51", "iqn")),
+        *((name, {}) for name in ("dqn", "munchausen", "qrdqn", "c51", "iqn")),
         ("c51", {"noisy": True, "dueling": True, "double": True}),  # rainbow
     ],
 )

@@ -108,7 +108,10 @@ def built(config: Config) -> Any:
     return build(config, folder, world, device, scratch, Loggers({}, []), StopSignals(scratch))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("workers", "envs", "capacity"), [(3, 4, 4_000), (1, 2, 4_000), (2, 8, 800)])
+@pytest.mark.parametrize(
+    ("workers", "envs", "capacity"),
+    [pytest.param(3, 4, 4_000, marks=pytest.mark.slow), (1, 2, 4_000), (2, 8, 800)],
+)
 def test_other_workers_go_on_with_the_same_rows(workers: int, envs: int, capacity: int, stopped: Config) -> None:
     from trainer.training.resume import restore
 

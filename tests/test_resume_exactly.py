@@ -33,7 +33,6 @@ OPPONENTS = {
     "pool_size": 3, "active": 2, "sampling": "pfsp", "epsilon": 0.1,
 }  # fmt: skip
 QUICK = {(name, "sequential") for name in ("counting", "native vector", "played again", "agents", "game")}
-QUICK |= {("game", "sync")}
 EVERYTHING = {"noisy": True, "prioritized": True, "n_step": 3, "target_tau": 0.01}
 
 

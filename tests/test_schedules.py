@@ -74,6 +74,7 @@ def test_sync_and_sequential_give_bit_identical_weights(
     assert differences(sync, sequential) == []
 
 
+@pytest.mark.slow  # tests/found/test_sync.py has a shorter one
 def test_sync_repeats_itself_and_another_seed_differs(small_config: Callable[..., Config]) -> None:
     def config(name: str, seed: int) -> Config:
         schedule = {"name": "sync", **ROUNDS["updates"]}

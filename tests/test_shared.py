@@ -72,7 +72,11 @@ def of_cartpole(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "applier"), [*((name, "local") for name in FAMILY), ("dqn", "device"), ("everything", "device")]
+    ("name", "applier"),
+    [
+        *((name, applier) for name in ("dqn", "everything") for applier in ("local", "device")),
+        pytest.param("iqn", "local", marks=pytest.mark.slow),
+    ],
 )
 def test_one_local_agent_learns_bit_for_bit_what_sequential_learns(
     name: str, applier: str, small_config: Callable[..., Config], reference_runs: Callable[[str], dict[str, Any]]

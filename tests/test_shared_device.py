@@ -209,7 +209,7 @@ def counts_of(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
     return [row for row in rows_of(Path(str(config.run_dir))) if "optimizer_steps" in row][-1], flat(config)["shared"]
 
 
-@pytest.mark.parametrize("application", ["locked", "hogwild"])
+@pytest.mark.parametrize("application", [pytest.param("locked", marks=pytest.mark.slow), "hogwild"])
 def test_every_update_is_a_step_of_the_shared_optimiser(application: str, small_config: Callable[..., Config]) -> None:
     schedule = {"name": "shared_gradient", "num_agents": 3, "application": application, "applier": "device"}
     config = small_config(schedule=schedule, budget_frames=6_000, env=SLOWLY)

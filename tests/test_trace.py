@@ -73,7 +73,12 @@ def assert_in_their_place(spans: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize(
     ("schedule", "learner"),
-    [("async", "process"), ("async", "stacked"), ("sync", "sequential"), ("sequential", "stacked")],
+    [
+        ("async", "process"),
+        pytest.param("async", "stacked", marks=pytest.mark.slow),
+        ("sync", "sequential"),
+        ("sequential", "stacked"),
+    ],  # fmt: skip
 )
 def test_every_role_shows_every_kind_of_what_it_does(
     schedule: str, learner: str, small_config: Callable[..., Config]
