@@ -57,6 +57,7 @@ NUMBERS: dict[str, tuple[float, float, float, float]] = {
     "algorithm.temperature_learning_rate": (1e-15, 1e-7, 1, 100),
     "algorithm.target_entropy": (-1e9, -1e6, 1e6, 1e9),
     "algorithm.critics_in_target": (1, 1, 500, 1e5),
+    "algorithm.critic_dropout": (0, 0, 0.9, 1),
     "algorithm.actor_every_updates": (1, 1, 1e4, 1e9),
     "algorithm.critic_quantiles": (1, 1, 2_000, 1e5),
     "algorithm.dropped_quantiles": (0, 0, 2_000, 1e5),

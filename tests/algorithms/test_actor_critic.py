@@ -27,6 +27,7 @@ LEARNER = LearnerConfig(learning_rate=3e-3, batch_size=32, max_grad_norm=None)
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "ensemble": {"num_critics": 4, "critics_in_target": 2, "actor_value": "mean", "actor_every_updates": 2},
+    "dropout": {"critic_dropout": 0.3, "critic_layer_norm": True, "critics_in_target": 1},
     "fixed": {"learn_temperature": False, "temperature": 0.2, "actor_learning_rate": 1e-4},
 }
 BASE = AnyAlgorithmConfig(
@@ -92,6 +93,10 @@ def test_eager_and_traced_updates_agree(name: str, options: str, leaf: Leaf) -> 
         assert all(map(np.isfinite, shown.values()))
         found[execution] = [*learner.trained, *learner.targets, *priorities, torch.tensor(list(metrics.values()))]
     assert all(torch.equal(a, b) for a, b in zip(found["eager"], found["trace"], strict=True))
+
+
+def test_updates_with_dropout_agree_too() -> None:
+    test_eager_and_traced_updates_agree("sac", "dropout", VECTOR)
 
 
 @pytest.mark.parametrize("name", NAMES)

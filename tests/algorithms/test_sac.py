@@ -21,6 +21,7 @@ from trainer.config.algorithms import SACConfig
 from trainer.config.sections import LearnerConfig
 from trainer.envs import BoxAction, EnvSpec, Leaf
 from trainer.learning.feed import Batch, to_tensordict
+from trainer.networks.continuous import Critics
 
 LEAF = Leaf("observation", (3,), "float32", "vector")
 SPEC = EnvSpec("box", (LEAF,), BoxAction((2,), (-1.0, -1.0), (1.0, 1.0)))
@@ -131,6 +132,27 @@ def test_a_target_takes_the_critics_that_are_drawn():
     with torch.no_grad():
         q = algorithm.loss.q(algorithm.loss.qvalue_network_params, to_tensordict(batch, 2), batch["action"])
     assert found.loss.item() == pytest.approx((q.squeeze(-1) - 0.9 * 2).square().sum(0).mean().item(), rel=1e-5)
+
+
+def test_dropout_leaves_out_units_by_their_numbers():
+    """Two units of 3 and 5; with a share of 1/2 the one with a negative number is left out, and the other doubled."""
+    critics = Critics(SPEC, replace(CONFIG, hidden_sizes=[2]), True, 1, 1, dropout=0.5)
+    with torch.no_grad():
+        critics.layers[0].weight.zero_()
+        critics.layers[0].bias.copy_(torch.tensor([[[3.0, 5]]]))
+        critics.layers[1].weight.fill_(1)
+        critics.layers[1].bias.zero_()
+    seen, action = torch.zeros(2, 3), torch.zeros(2, 2)
+    noise = torch.tensor([[[0.1, -0.1]], [[-2.0, 3]]])
+    assert critics.noise == ((1, 2),)
+    assert critics(seen, action=action, noise=(noise,)).flatten().tolist() == [6, 10]
+    assert critics(seen, action=action).flatten().tolist() == [8, 8]
+
+
+def test_layer_normalisation_is_torchs():
+    critics = Critics(SPEC, replace(CONFIG, hidden_sizes=[8]), True, 2, 1, layer_norm=True)
+    x = torch.randn(2, 5, 8)
+    assert torch.equal(critics.norms[0](x), nn.functional.layer_norm(x, (8,)))
 
 
 # ------------------------------------------------------------------ against TorchRL

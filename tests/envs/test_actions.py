@@ -44,7 +44,7 @@ def test_a_run_is_refused_before_its_folder_is_made(capsys, tmp_path) -> None:
     assert main(["env.id=Pendulum-v1", "algorithm=dqn", "logger.terminal=none", f"run_dir={folder}"]) == 2
     assert capsys.readouterr().err.startswith(
         "error: Pendulum-v1: an action is a point in a box, and algorithm=dqn chooses one of numbered actions: set "
-        "algorithm=sac or redq or tqc or crossq or td3 or ddpg; gymnasium.wrappers.DiscretizeAction(env, bins)"
+        "algorithm=sac or redq or droq or tqc or crossq or td3 or ddpg; gymnasium.wrappers.DiscretizeAction(env, bins)"
     )
     assert main(["env.id=CartPole-v1", "algorithm=td3", "logger.terminal=none", f"run_dir={folder}"]) == 2
     said = capsys.readouterr().err

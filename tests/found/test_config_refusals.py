@@ -220,7 +220,7 @@ def test_2_what_hydra_is_handed_is_looked_at_before(words: list[str], capsys: py
 
 
 def test_2_a_name_is_near_only_if_it_is() -> None:
-    names = "apex, c51, crossq, ddpg, dqn, iqn, munchausen, qrdqn, rainbow, redq, sac, sac_discrete, td3, tqc"
+    names = "apex, c51, crossq, ddpg, dqn, droq, iqn, munchausen, qrdqn, rainbow, redq, sac, sac_discrete, td3, tqc"
     assert refused("algorithm=ppo").endswith(f"is none of {names}")
     assert nearest("momentum_of_nothing", config_keys()) is None
     assert "the nearest is algorithm=rainbow" in refused("algorithm=rainbo")

@@ -12,7 +12,8 @@ All gradients are computed at the same weights, as in TorchRL's SACLoss, whose l
 of critics and actor; here each part is recorded alone, and is given its noise.
 
 REDQ (Chen et al. 2021, algorithm 1) is a set of options: many critics; each target takes the minimum over a few of them
-(`critics_in_target`); the actor maximises their mean, and is updated less often.
+(`critics_in_target`); the actor maximises their mean, and is updated less often. DroQ (Hiraoka et al. 2022) has two
+critics with dropout and layer normalisation in their place.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class Judgement:
 def build(config: SACConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:
     """The algorithm for an environment. Parameters are drawn from torch's global generator."""
     value = least if config.actor_value == "min" else average
-    critics = Critics(spec, config, learner.channels_last, config.num_critics, 1)
+    critics = Critics(
+        spec, config, learner.channels_last, config.num_critics, 1, config.critic_layer_norm, config.critic_dropout
+    )
     judgement = Judgement(smallest, actor_critic.squared_errors, value)
     return soft_actor_critic(config, learner, spec, critics, judgement)
 
@@ -88,11 +91,13 @@ def soft_actor_critic(
     loss = ActorCriticLoss(spec, actor, critics, targets, learned)
     size = actor.bounds.size
     few = config.critics_in_target is not None and config.critics_in_target < config.num_critics
-    noise = ((size,), (critics.count,)) if few else ((size,),)
+    noise = ((size,), *critics.noise, *critics.noise, *([(critics.count,)] if few else []))
     of_critics = Part((CRITICS,), partial(evaluate or evaluate_critics, loss, judgement, config), noise)
     trains = (ACTOR, TEMPERATURE) if config.learn_temperature else (ACTOR,)
     entropy = -float(size) if config.target_entropy is None else config.target_entropy
-    of_actor = Part(trains, partial(evaluate_actor, loss, judgement, config, entropy), ((size,),), "actor_")
+    of_actor = Part(
+        trains, partial(evaluate_actor, loss, judgement, config, entropy), ((size,), *critics.noise), "actor_"
+    )
     loss.parts |= {"loss_qvalue": of_critics, "loss_actor": of_actor}
     phases: tuple[Phase, ...] = (Phase((of_critics, of_actor)),)
     if config.actor_every_updates > 1:
@@ -108,7 +113,7 @@ def soft_actor_critic(
 
 def evaluate_critics(
     loss: ActorCriticLoss, judgement: Judgement, config: GaussianConfig, groups: Groups, batch: TensorDictBase,
-    noise: Tensor, chosen: Tensor | None = None,
+    noise: Tensor, *more: Tensor,
 ) -> Evaluation:  # fmt: skip
     """The critics' loss.
 
@@ -119,27 +124,43 @@ def evaluate_critics(
         groups: by name.
         batch: [B].
         noise: of the next action, float32 [B, A].
-        chosen: float32 [B, n]; the critics with the largest numbers in the first row make the target. None: all do.
+        more: for the dropout of the target network, and of the critics (`Critics.forward`); then, if only some critics
+            make the target, float32 [B, n]: those with the largest numbers in the first row.
     """
+    layers = len(loss.qvalue_network.module.noise)
+    of_target, of_critics, chosen = more[:layers], more[layers : 2 * layers], more[2 * layers :]
     with torch.no_grad():
         action, log_density = draw(loss.actor(groups[ACTOR], batch["next"]), noise)
-        outputs = loss.q(groups[f"target_{CRITICS}"], batch["next"], action)
-        if chosen is not None and config.critics_in_target is not None:
-            outputs = outputs.index_select(0, chosen[0].topk(config.critics_in_target).indices)
+        outputs = loss.q(groups[f"target_{CRITICS}"], batch["next"], action, noise=of_target)
+        if chosen and config.critics_in_target is not None:
+            outputs = outputs.index_select(0, chosen[0][0].topk(config.critics_in_target).indices)
         following = judgement.following(outputs) - temperature(groups, config) * log_density[:, None]
         wanted = actor_critic.backed_up(batch, following, config)
-    of_rows, td_error = judgement.errors(loss.q(groups[CRITICS], batch, loss.scaled(batch["action"])), wanted)
+    outputs = loss.q(groups[CRITICS], batch, loss.scaled(batch["action"]), noise=of_critics)
+    of_rows, td_error = judgement.errors(outputs, wanted)
     return Evaluation(actor_critic.mean_loss(of_rows, batch), {"td_error": td_error.mean()}, td_error)
 
 
 def evaluate_actor(
     loss: ActorCriticLoss, judgement: Judgement, config: GaussianConfig, target_entropy: float, groups: Groups,
-    batch: TensorDictBase, noise: Tensor,
+    batch: TensorDictBase, noise: Tensor, *of_critics: Tensor,
 ) -> Evaluation:  # fmt: skip
-    """The loss of actor and temperature; arguments as `evaluate_critics`, with the noise of the actor's own draws."""
+    """The loss of actor and temperature.
+
+    Args:
+        loss: the networks.
+        judgement: of the critics' outputs.
+        config: of the algorithm.
+        target_entropy: of the policy.
+        groups: by name.
+        batch: [B].
+        noise: of the actor's draws, float32 [B, A].
+        of_critics: for the critics' dropout (`Critics.forward`).
+    """
     action, log_density = draw(loss.actor(groups[ACTOR], batch), noise)
     alpha = temperature(groups, config)
-    value = judgement.value(loss.q(groups[CRITICS], batch, action))
+    extra = {"noise": of_critics} if of_critics else {}
+    value = judgement.value(loss.q(groups[CRITICS], batch, action, **extra))
     objective = (alpha * log_density - value).mean()
     if config.learn_temperature:
         log_alpha = groups[TEMPERATURE]["log_alpha"]

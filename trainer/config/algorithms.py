@@ -136,9 +136,11 @@ class GaussianConfig(EntropyConfig):
 
 @dataclass(frozen=True)
 class SACConfig(GaussianConfig):
-    """sac, redq."""
+    """sac, redq, droq."""
 
     name: str = "sac"
+    critic_layer_norm: bool = False  # layer normalisation before each activation of the critics
+    critic_dropout: float = number(0.0, 0.0, 0.99, (0.0, 0.5))  # share of the critics' units that each pass leaves out
     actor_value: str = one_of("min", "mean")  # of the critics' values, which the actor maximises
 
 
@@ -250,6 +252,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         no_first_priority="is an error of the critics",
     ),
     "redq": in_box(SACConfig, "trainer.algorithms.sac:build", check_ensemble),
+    "droq": in_box(SACConfig, "trainer.algorithms.sac:build", check_ensemble),
     "tqc": in_box(TQCConfig, "trainer.algorithms.tqc:build", check_quantiles),
     "crossq": in_box(CrossQConfig, "trainer.algorithms.crossq:build", check_ensemble),
     "td3": in_box(TD3Config, "trainer.algorithms.td3:build"),

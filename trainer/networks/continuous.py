@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
+from statistics import NormalDist
 
 import torch
 from torch import Tensor, nn
@@ -121,6 +123,23 @@ class EnsembleLinear(nn.Module):
         return torch.baddbmm(self.bias, x, self.weight)
 
 
+class EnsembleNorm(nn.Module):
+    """Layer normalisation of n networks at once (Ba et al. 2016).
+
+    Args:
+        count: n.
+        features: F.
+    """
+
+    def __init__(self, count: int, features: int) -> None:
+        super().__init__()
+        self.weight, self.bias = (nn.Parameter(torch.full((count, 1, features), value)) for value in (1.0, 0.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, B, F] to [n, B, F]."""
+        return nn.functional.layer_norm(x, x.shape[-1:]) * self.weight + self.bias
+
+
 class Critics(nn.Module):
     """An ensemble of n critics: leaves, and in a box a scaled action, to K numbers for each.
 
@@ -132,11 +151,17 @@ class Critics(nn.Module):
         channels_last: memory format of convolutions.
         count: n.
         outputs: K.
+        layer_norm: whether each hidden layer is normalised before its activation.
+        dropout: share of the hidden units that each pass leaves out.
+
+    Attributes:
+        noise: shape for each transition of the numbers that dropout needs, of each hidden layer.
     """
 
     def __init__(
-        self, spec: EnvSpec, section: ActorCriticConfig, channels_last: bool, count: int, outputs: int
-    ) -> None:
+        self, spec: EnvSpec, section: ActorCriticConfig, channels_last: bool, count: int, outputs: int,
+        layer_norm: bool = False, dropout: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.count = count
         self.bounds = Bounds(spec.action) if isinstance(spec.action, BoxAction) else None
@@ -145,13 +170,26 @@ class Critics(nn.Module):
         self.layers = nn.ModuleList(EnsembleLinear(count, a, b) for a, b in itertools.pairwise(widths))
         kind = registered(ACTIVATIONS, section.activation)
         self.activations = nn.ModuleList(kind() for _ in section.hidden_sizes)
+        self.norms = nn.ModuleList(EnsembleNorm(count, size) for size in (section.hidden_sizes if layer_norm else []))
+        self.dropout = dropout
+        self.noise = tuple((count, size) for size in section.hidden_sizes) if dropout else ()
 
-    def forward(self, *leaves: Tensor, action: Tensor | None = None) -> Tensor:
-        """Leaves [B, ...] and a scaled action [B, A] to float32 [n, B, K]."""
+    def forward(self, *leaves: Tensor, action: Tensor | None = None, noise: Sequence[Tensor] = ()) -> Tensor:
+        """Leaves [B, ...] and a scaled action [B, A] to float32 [n, B, K].
+
+        Args:
+            leaves: of the observation.
+            action: in a box.
+            noise: standard normal numbers for dropout, [B, n, units] of each hidden layer; empty: no unit is left out.
+        """
         x = encoded(self.encoders, leaves)
         x = (x if action is None else torch.cat([x, action], -1)).expand(self.count, -1, -1)
-        for layer, activation in zip(self.layers, self.activations, strict=False):
-            x = activation(layer(x))
+        for i, activation in enumerate(self.activations):
+            x = self.layers[i](x)
+            if noise:  # a unit is left out if its number is below the quantile of this share
+                kept = noise[i].movedim(1, 0) > NormalDist().inv_cdf(self.dropout)
+                x = x * kept / (1 - self.dropout)
+            x = activation(self.norms[i](x) if self.norms else x)
         return self.layers[-1](x).float()
 
 

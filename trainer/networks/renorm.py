@@ -78,7 +78,7 @@ class RenormCritics(nn.Module):
     def __init__(self, spec: EnvSpec, section: CrossQConfig, channels_last: bool, count: int, outputs: int) -> None:
         super().__init__()
         self.critics = Critics(spec, section, channels_last, count, outputs)
-        self.bounds, self.count = self.critics.bounds, count
+        self.bounds, self.count, self.noise = self.critics.bounds, count, self.critics.noise
         widths = [cast(EnsembleLinear, layer).weight.shape[1] for layer in self.critics.layers]
         self.norms = nn.ModuleList(BatchRenorm(count, width, section) for width in widths)
 
