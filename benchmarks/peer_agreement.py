@@ -1,13 +1,17 @@
 """Stable-Baselines3's part of `benchmarks.agreement`: it makes the updates on the given weights, batches and noise.
 
     PYTHON_WITH_SB3 -m benchmarks.peer_agreement FILE
+    PYTHON_WITH_SB3 -m benchmarks.peer_agreement --serve sac
 
-It imports nothing of the trainer. FILE has what is given, and takes the weights afterwards.
+It imports nothing of the trainer. FILE has what is given, and takes the weights afterwards. The second one is its part
+of `benchmarks.continuous`.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -73,8 +77,29 @@ def taken(model: Any) -> dict[str, list[list[torch.Tensor]]]:
     return found
 
 
+def serve(name: str) -> None:
+    """Updates per second, for each number of seconds on standard input."""
+    torch.set_num_threads(1)
+    model = {"sac": SAC, "td3": TD3}[name]("MlpPolicy", Made(17, 6), batch_size=256, device="cpu")
+    model.set_logger(SimpleNamespace(record=lambda *args, **kwargs: None))
+    batch = SimpleNamespace(
+        observations=torch.randn(256, 17), actions=torch.rand(256, 6) * 2 - 1, next_observations=torch.randn(256, 17),
+        rewards=torch.randn(256, 1), dones=torch.zeros(256, 1), discounts=None,
+    )  # fmt: skip
+    model.replay_buffer = SimpleNamespace(sample=lambda *args, **kwargs: batch)
+    for line in itertools.chain(["0.5"], sys.stdin):
+        start, count = time.perf_counter(), 0
+        while time.perf_counter() - start < float(line):
+            model.train(1, 256)
+            count += 1
+        print(count / (time.perf_counter() - start), flush=True)
+
+
 def main() -> None:
     """Make one update of each batch."""
+    if sys.argv[1] == "--serve":
+        serve(sys.argv[2])
+        return
     given = torch.load(sys.argv[1], weights_only=True)
     first = given["batches"][0]
     size, (seen, action) = len(first["action"]), (first["observation"].shape[1], first["action"].shape[1])
