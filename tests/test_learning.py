@@ -10,7 +10,6 @@ import copy
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,21 +17,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._inductor import config as inductor
-from torchrl.modules import QValueActor
-from torchrl.objectives import DQNLoss, HardUpdate, SoftUpdate
+from torchrl.objectives import HardUpdate, SoftUpdate
 
 from trainer.algorithms import Algorithm, build
-from trainer.algorithms.algorithm import value_algorithm
-from trainer.algorithms.dqn import td_error
 from trainer.config.algorithms import DQNConfig, section_of
 from trainer.config.sections import LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.host.resources import prepare_process
-from trainer.learning.feed import Batch, Feed, to_tensordict
-from trainer.learning.update import NotFinite, Updater, linear
-from trainer.replay.buffer import StreamReplay, Transitions
-from trainer.replay.streams import StreamLayout, open_storage
-from trainer.replay.uniform import StreamSampler
+from trainer.learning.feed import Batch, to_tensordict
+from trainer.learning.update import NotFinite, Updater
 from trainer.run_folder import checkpoint
 
 CPU = torch.device("cpu")
@@ -213,39 +206,6 @@ def test_compiled_updates_are_eager_ones_but_for_rounding(name, options):
         torch.testing.assert_close(compiled, eager, rtol=1e-4, atol=1e-5)
 
 
-class Transposed(nn.Module):
-    """Values [B, 3] of numbers [B, 4]; its weight lies in memory as [4, 3], the weight's gradient as [3, 4]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(4, 3).t())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x[:, None] * self.weight).sum(-1)
-
-
-@pytest.mark.parametrize("execution", ["eager", "trace"])
-def test_a_gradient_that_lies_otherwise_than_its_parameter_is_applied_to_the_right_elements(execution):
-    """The fused optimiser walks through memory, and only `backward` brings gradients into their parameters' order."""
-    torch.manual_seed(0)
-    algorithms = []
-    network = Transposed()
-    for _ in range(2):
-        policy = QValueActor(copy.deepcopy(network), in_keys=["observation"], action_space="categorical")
-        loss = DQNLoss(policy, action_space="categorical", delay_value=True)
-        algorithms.append(value_algorithm(BASE, network, policy, loss, td_error, td_error))
-    learner = Updater(algorithms[0], replace(LEARNER, execution=execution, max_grad_norm=None), CPU)
-    assert not learner.trained[0].is_contiguous()
-    (weight,) = algorithms[1].loss.value_network_params.parameters()
-    optimizer = torch.optim.Adam([weight], lr=torch.tensor(RATE).item(), fused=True)
-    for _, batch in zip(range(5), batches(VECTOR, 32), strict=False):
-        learner.update(batch)
-        optimizer.zero_grad()
-        algorithms[1].loss(to_tensordict(batch, 32))["loss"].backward()
-        optimizer.step()
-    assert torch.equal(learner.trained[0], weight)
-
-
 # ------------------------------------------------------------------ target
 
 
@@ -416,46 +376,3 @@ def test_trained_and_target_groups_hold_the_same_keys():
     assert len(learner.trained) == len(learner.targets) == 6  # three linear layers; the one-hot's offsets are constants
     assert all(a.data_ptr() != b.data_ptr() for a, b in zip(learner.trained, learner.targets, strict=True))
     assert same(learner.trained, learner.targets)
-
-
-def open_replay(folder: Path, seed: int = 4) -> StreamReplay:
-    """60 rows whose observations are their numbers; batches of 8."""
-    streams, cursor = StreamLayout(1, 2, 30), np.full(2, 30)
-    storage = open_storage(VECTOR, streams, folder)
-    storage._storage["observation"].numpy()[:] = np.arange(60)[:, None]
-    columns = {name: column.numpy() for name, column in storage._storage.items()}
-    return StreamReplay(
-        Transitions(VECTOR, columns, streams, cursor, 0.9, 1), StreamSampler(cursor, streams, seed=seed), 8
-    )
-
-
-@pytest.mark.parametrize("ahead", [False, True], ids=["between updates", "in the background"])
-def test_feed_yields_what_sample_gives_batch_by_batch_in_the_order_asked_for(tmp_path, ahead):
-    """Chunks of 5, 3, 3 and 1 batches draw the same rows, whether the next one is gathered meanwhile or not."""
-    plain, feed, seen = open_replay(tmp_path / "a"), Feed(open_replay(tmp_path / "b"), CPU, ahead), 0
-    counts = [5, 3, 3, 1]
-    for number, count in enumerate(counts):
-        whole = plain.sample(count * 8)
-        then = counts[number + 1] if number < 3 else 0
-        for i, batch in enumerate(feed.batches(count, then)):
-            assert set(batch) == set(whole.keys(True, True))
-            assert all(torch.equal(tensor, whole[key][8 * i : 8 * i + 8]) for key, tensor in batch.items())
-            assert torch.equal(batch["observation"][:, 0], batch["index"].float())
-            seen += 1
-    assert seen == 12
-    feed.close()
-
-
-def test_feed_gives_as_many_as_are_asked_for_when_it_was_told_another_number(tmp_path):
-    feed = Feed(open_replay(tmp_path), CPU, ahead=True)
-    for count, then in ((2, 5), (3, 1), (4, 2), (1, 0), (6, 0)):
-        assert len(list(feed.batches(count, then))) == count
-    feed.close()
-
-
-@pytest.mark.parametrize(
-    ("fraction", "value"), [(0.0, 1.0), (0.25, 0.775), (0.2599, 0.775), (0.5, 0.55), (1.0, 0.1), (1.5, 0.1)]
-)
-def test_linear_schedule_goes_in_hundredths(fraction, value):
-    assert linear(1.0, 0.1, fraction) == pytest.approx(value)
-    assert linear(1.0, None, fraction) == 1.0
