@@ -1,4 +1,4 @@
-"""Where the training loop stands: what is due next, and the time in training."""
+"""State of the training loop: what is due next, and the time in training."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from trainer.training.system import SUPERVISE_EVERY_S, System
 
 
 class Loop:
-    """Where the training loop stands.
+    """State of the training loop.
 
     Args:
-        system: that it trains; a resumed one goes on from what it had kept.
+        system: to train; its `kept` has the state of a run that is resumed.
     """
 
     def __init__(self, system: System) -> None:
         config, self.system = system.config, system
-        self.evaluating = False  # whether an evaluation has not ended, and must be repeated after a resume
+        self.evaluating = False  # whether an evaluation had not ended, and must be repeated after a resume
         self.evaluate_every = Every(config.evaluator.every_frames)
         self.save_every = EverySeconds(config.checkpoint.save_every_seconds)
         self.log_every = EverySeconds(config.logger.every_seconds)
         self.supervise_every = EverySeconds(SUPERVISE_EVERY_S)
         self.policy_every = Every(config.checkpoint.policy_every_frames)
         self.snapshot_every = Every(config.opponents.snapshot_every_frames)
-        self.wall_s = 0.0  # of the runs that this one goes on with
-        self.whole = True  # no round is going on
+        self.wall_s = 0.0  # of the runs that this one resumes
+        self.whole = True  # whether no round is going on
         if system.kept:
             self.load_state_dict(system.kept)
         self.start = time.monotonic() - self.wall_s
 
     def state_dict(self) -> dict[str, Any]:
-        """For the checkpoint."""
+        """State for the checkpoint."""
         return {
             "wall_s": time.monotonic() - self.start,
             "evaluate_every": self.evaluate_every.state_dict(),
@@ -42,7 +42,7 @@ class Loop:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a `state_dict`."""
         self.wall_s, self.evaluating = state["wall_s"], state["evaluating"]
         self.evaluate_every.load_state_dict(state["evaluate_every"])
         self.snapshot_every.load_state_dict(state["snapshot_every"])
