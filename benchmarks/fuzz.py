@@ -76,6 +76,7 @@ NUMBERS: dict[str, tuple[float, float, float, float]] = {
     "replay.priority_alpha": (0, 0, 3, 1e3), "replay.priority_beta": _SHARE, "replay.priority_beta_end": _SHARE,
     "replay.priority_eps": (1e-20, 1e-12, 100, 1e6), "learner.batch_size": (1, 1, 1e6, 1e8),
     "learner.learning_rate": (1e-15, 1e-7, 1, 100), "learner.learning_rate_end": (0, 0, 1, 100),
+    "algorithm.normalize_clip": (0.01, 1, 1_000, 1e8),
     "learner.learning_rate_warmup_updates": (0, 0, 1e7, 1e13), "evaluator.video_every": (0, 0, 1e9, 1e13),
     "checkpoint.policy_every_frames": (0, 0, 1e13, 1e13),
     "learner.adam_eps": (1e-30, 1e-16, 0.1, 100), "learner.max_grad_norm": (1e-12, 1e-5, 1e15, 1e20),

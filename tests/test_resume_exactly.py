@@ -33,7 +33,8 @@ OPPONENTS = {
     "pool_size": 3, "active": 2, "sampling": "pfsp", "epsilon": 0.1,
 }  # fmt: skip
 QUICK = {(name, "sequential") for name in ("counting", "native vector", "played again", "agents", "game")}
-EVERYTHING = {"noisy": True, "prioritized": True, "n_step": 3, "target_tau": 0.01}
+EVERYTHING = {"noisy": True, "prioritized": True, "n_step": 3, "target_tau": 0.01, "normalize_rewards": True}
+NUMBERS = ("counting", "native vector", "played again", "box2d", "agents")  # environments that show any
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,8 @@ def test_in_rounds_a_run_that_is_stopped_and_goes_on_ends_bit_identical(
     name: str, schedule: str, small_config: Callable[..., Config]
 ) -> None:
     sections = {
-        "env": ENVIRONMENTS[name], "algorithm": {**EVERYTHING, "hidden_sizes": [16]}, "budget_frames": 2_000,
+        "env": ENVIRONMENTS[name], "budget_frames": 2_000,
+        "algorithm": {**EVERYTHING, "hidden_sizes": [16], "normalize_observations": name in NUMBERS},
         "schedule": {"name": schedule}, "logger": {"every_seconds": 0.01},
         "evaluator": {"every_frames": 500, "num_envs": 2, "final_episodes": 2, "league_games": 0},
         "opponents": OPPONENTS, "learner": {"learning_rate_schedule": "cosine", "learning_rate_warmup_updates": 300},
@@ -73,7 +75,7 @@ def test_in_rounds_a_run_that_is_stopped_and_goes_on_ends_bit_identical(
     for folder in folders:
         mine, its = checkpoint.newest(folder), checkpoint.newest(second / folder.relative_to(first))
         assert mine is not None and its is not None
-        for part in ("learner", "sampler", "limiter", "frames", "frames_of_workers"):
+        for part in ("learner", "normalization", "sampler", "limiter", "frames", "frames_of_workers"):
             assert differences(mine[part], its[part]) == []
         assert mine["limiter"]["updates"] > 300
     rows = [path for path in first.rglob("*.bin")]

@@ -180,7 +180,7 @@ def test_what_the_collectors_count_and_store_is_right(
     assert board.episodes_done.sum() > 200  # together: how two workers share the frames is a matter of speed
 
     # Every row that is still stored is the one that its place in time stands for, final rows among them.
-    columns = system.learners.local[0].replay.storage._columns
+    columns = system.learners.local[0].replay.storage.columns
     taken = set()
     for stream in range(streams.num_streams):
         end = int(board.cursor[stream])

@@ -31,6 +31,10 @@ class AlgorithmConfig:
     cnn: str = part("auto", *CNNS, call="channels")  # encoder of image leaves
     encoders: dict[str, str] = field(default_factory=dict)  # leaf -> package.module:function, its encoder
     scale_observations: bool = False  # the network sees numbers with finite bounds as -1 .. 1
+    # The network sees numbers less their running mean, divided by their running standard deviation.
+    normalize_observations: bool = False
+    normalize_rewards: bool = False  # rewards are divided by the running standard deviation of the discounted return
+    normalize_clip: float = number(10.0, 0.1, 1e6, (1.0, 1_000.0))  # what is normalised is cut off there
 
 
 @dataclass(frozen=True)

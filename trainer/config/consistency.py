@@ -162,6 +162,27 @@ def _check_algorithm(config: Config) -> None:
             "replay.initial_priority=max"
         )
     entry.check(algorithm)
+    _check_normalization(config)
+
+
+def _check_normalization(config: Config) -> None:
+    algorithm = config.algorithm
+    if algorithm.normalize_observations and algorithm.scale_observations:
+        raise ConfigError(
+            "algorithm.normalize_observations=true and algorithm.scale_observations=true scale the same numbers: set "
+            "one of them to false"
+        )
+    for key in ("normalize_observations", "normalize_rewards"):
+        if getattr(algorithm, key) and getattr(algorithm, "network", "auto") != "auto":
+            raise ConfigError(
+                f"algorithm.{key}=true keeps its statistics in networks of ours, and algorithm.network="
+                f"{algorithm.network} is another: leave one of the two out"  # type: ignore[attr-defined]
+            )
+        if getattr(algorithm, key) and config.schedule.kind.local_agents:
+            raise ConfigError(
+                f"algorithm.{key}=true does not go with schedule={config.schedule.name}, whose local agents share "
+                "weights and no statistics: use schedule=async"
+            )
 
 
 def _check_network(config: Config) -> None:

@@ -251,9 +251,9 @@ def shapes_of(state: dict[str, Tensor]) -> dict[str, torch.Size]:
     return {name: value.shape for name, value in state.items()}
 
 
-def flat_weights(updater: Updater) -> Tensor:
-    """A copy of the weights to be published, float32 [numel] on the CPU, in the boards' order."""
-    return torch.cat([w.reshape(-1) for w in ordered_leaves(updater.weights)]).cpu()
+def flat_weights(weights: TensorDictBase) -> Tensor:
+    """A copy of a group's tensors, float32 [numel] on the CPU, in the boards' order."""
+    return torch.cat([w.reshape(-1) for w in ordered_leaves(weights)]).cpu()
 
 
 def linear(start: float, end: float | None, fraction: float) -> float:

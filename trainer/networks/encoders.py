@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -12,6 +13,9 @@ from trainer.config.fields import ConfigError
 from trainer.config.registries import CNNS, registered
 from trainer.envs import EnvSpec, Leaf
 from trainer.envs.import_paths import part_at
+
+# Buffers of the statistics in the weights of whoever acts, see `trainer.learning.normalization`.
+RUNNING_MEAN, RUNNING_SCALE, RETURN_SCALE = "running_mean", "running_scale", "return_scale"
 
 
 def encoders_of(spec: EnvSpec, section: AlgorithmConfig, channels_last: bool) -> tuple[nn.ModuleList, int]:
@@ -34,6 +38,10 @@ def encoders_of(spec: EnvSpec, section: AlgorithmConfig, channels_last: bool) ->
             f"algorithm.scale_observations=true scales numbers with finite bounds, and {spec.id} declares none: "
             "leave it out, or declare them in its observation space"
         )
+    if section.normalize_observations and not any(leaf.kind == "vector" for leaf in spec.leaves):
+        raise ConfigError(
+            f"algorithm.normalize_observations=true normalises numbers, and {spec.id} shows none: leave it out"
+        )
     encoders: list[nn.Module] = []
     paths = _paths(spec, section.encoders)
     for leaf in spec.leaves:
@@ -44,13 +52,23 @@ def encoders_of(spec: EnvSpec, section: AlgorithmConfig, channels_last: bool) ->
         elif leaf.kind == "discrete":
             encoders.append(OneHot(leaf.nvec))
         else:
-            encoders.append(Flatten(leaf, section.scale_observations))
+            clip = section.normalize_clip if is_normalized(leaf, section) else None
+            encoders.append(Flatten(leaf, section.scale_observations, clip))
     with torch.no_grad():
         width = sum(
             encoder(torch.zeros(1, *leaf.seen_shape, dtype=getattr(torch, leaf.dtype))).shape[1]
             for encoder, leaf in zip(encoders, spec.leaves, strict=True)
         )
-    return nn.ModuleList(encoders), width
+    joined = nn.ModuleList(encoders)
+    if section.normalize_rewards:  # for whoever compares values with returns; the network does not use it
+        joined.register_buffer(RETURN_SCALE, torch.ones(()))
+    return joined, width
+
+
+def is_normalized(leaf: Leaf, section: AlgorithmConfig) -> bool:
+    """Whether a leaf is normalised: numbers are; images, categories, bits and what a user's encoder takes are not."""
+    short = leaf.name.removeprefix("observation.")
+    return section.normalize_observations and leaf.kind == "vector" and not {leaf.name, short} & set(section.encoders)
 
 
 def _paths(spec: EnvSpec, encoders: Mapping[str, str]) -> dict[str, str]:
@@ -83,10 +101,23 @@ def _made(path: str, leaf: Leaf, section: AlgorithmConfig) -> nn.Module:
 
 
 class Flatten(nn.Module):
-    """Numbers or bits [B, (stack,) ...] to float32 [B, features]; with `scaled`, from their bounds to [-1, 1]."""
+    """Numbers or bits [B, (stack,) ...] to float32 [B, features].
 
-    def __init__(self, leaf: Leaf, scaled: bool) -> None:
+    Args:
+        leaf: which it encodes.
+        scaled: whether numbers are scaled from their bounds to [-1, 1].
+        clip: of numbers that are normalised, to (x - mean) * scale within [-clip, clip], by the buffers
+            `running_mean` and `running_scale`, float32 [numbers of a frame]. None: they are not.
+    """
+
+    def __init__(self, leaf: Leaf, scaled: bool, clip: float | None = None) -> None:
         super().__init__()
+        self.clip, self.stack = clip, leaf.stack
+        if clip is not None:
+            self.running_mean: Tensor
+            self.running_scale: Tensor
+            self.register_buffer(RUNNING_MEAN, torch.zeros(math.prod(leaf.shape)))
+            self.register_buffer(RUNNING_SCALE, torch.ones(math.prod(leaf.shape)))
         self.scaled = scaled and bool(leaf.low)
         if self.scaled:
             low, high = torch.tensor(leaf.low), torch.tensor(leaf.high)
@@ -98,6 +129,9 @@ class Flatten(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Numbers or bits [B, (stack,) ...] to float32 [B, features]."""
         x = x.flatten(1).float()
+        if self.clip is not None:
+            x = (x.unflatten(1, (self.stack, -1)) - self.running_mean) * self.running_scale
+            return x.clamp(-self.clip, self.clip).flatten(1)
         return x * self.scale + self.offset if self.scaled else x
 
 

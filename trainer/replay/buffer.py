@@ -40,6 +40,9 @@ class Transitions(Storage):
 
     Attributes:
         memory: arrays for the next transitions; None: each call allocates new ones.
+        normalized: mean and scale, float32 [*leaf.shape] each, of the leaves that are returned as (x - mean) * scale.
+        reward_scale: what each reward is multiplied by; None: nothing.
+        reward_clip: largest absolute value of a reward that is scaled.
     """
 
     device = torch.device("cpu")
@@ -51,7 +54,10 @@ class Transitions(Storage):
         super().__init__(streams.rows, compilable=True)  # else it allocates shared memory to count its writes
         self.spec, self.streams, self.gamma, self.n_step = spec, streams, gamma, n_step
         self.memory: Memory | None = None
-        self._columns, self._cursor, self._pinned = columns, cursor, pin_memory
+        self.normalized: dict[str, tuple[Tensor, Tensor]] = {}
+        self.reward_scale: float | None = None
+        self.reward_clip = np.inf
+        self.columns, self._cursor, self._pinned = columns, cursor, pin_memory
 
     def __len__(self) -> int:
         """Number of rows that are published and not overwritten."""
@@ -94,11 +100,11 @@ class Transitions(Storage):
             priority: `first_priority` of `trainer.algorithms.Algorithm`.
         """
         returns, steps = self._returns(rows)
-        going_on = ~self._columns["terminated"][self.streams.later(rows, steps - 1)]
-        following = self._columns["value_best"][self.streams.later(rows, steps)]
+        going_on = ~self.columns["terminated"][self.streams.later(rows, steps - 1)]
+        following = self.columns["value_best"][self.streams.later(rows, steps)]
         going_on &= np.isfinite(following)  # infinite if no action was legal
         following = np.where(going_on, following, 0.0)
-        values = (self.gamma**steps * going_on, following, self._columns["value_taken"][rows])
+        values = (self.gamma**steps * going_on, following, self.columns["value_taken"][rows])
         return priority(returns[:, 0], *map(torch.from_numpy, values)).double().numpy()
 
     def _returns(self, rows: np.ndarray) -> tuple[Tensor, np.ndarray]:
@@ -107,13 +113,19 @@ class Transitions(Storage):
         `R = sum_{k < m} gamma^k r_{t+k}`, where m is n, or less if the episode ends before.
         """
         if self.n_step == 1:
-            return self._take("reward", rows).unsqueeze(-1), np.ones(len(rows), np.int64)
+            reward = self._take("reward", rows)
+            if self.reward_scale is not None:
+                reward.mul_(self.reward_scale).clamp_(-self.reward_clip, self.reward_clip)
+            return reward.unsqueeze(-1), np.ones(len(rows), np.int64)
         window = self.streams.later(rows[:, None], np.arange(self.n_step))
-        ended = self._columns["terminated"][window] | self._columns["truncated"][window]
+        ended = self.columns["terminated"][window] | self.columns["truncated"][window]
         before = np.cumsum(ended, axis=1) - ended  # ends strictly before step k
         alive = before == 0
         discounts = self.gamma ** np.arange(self.n_step)
-        returns = (self._columns["reward"][window] * alive * discounts).sum(1, dtype=np.float64)
+        rewards = self.columns["reward"][window]
+        if self.reward_scale is not None:
+            rewards = np.clip(rewards * np.float32(self.reward_scale), -self.reward_clip, self.reward_clip)
+        returns = (rewards * alive * discounts).sum(1, dtype=np.float64)
         return torch.from_numpy(returns.astype(np.float32)).unsqueeze(-1), alive.sum(1)
 
     def _observed(self, rows: np.ndarray, role: str = "") -> dict[str, Tensor]:
@@ -121,15 +133,22 @@ class Transitions(Storage):
         found = {"action_mask": self._take("action_mask", rows, role)} if self.spec.action.has_mask else {}
         for leaf in self.spec.leaves:
             if leaf.stack == 1:
-                found[leaf.name] = self._take(leaf.name, rows, role)
+                found[leaf.name] = self._leaf(leaf.name, rows, role)
             else:  # frames t - stack + 1 .. t; before the episode's first frame that one repeats
-                age = self._columns["age"][rows]
+                age = self.columns["age"][rows]
                 back = np.minimum(np.arange(leaf.stack - 1, -1, -1), age[:, None])
-                found[leaf.name] = self._take(leaf.name, self.streams.later(rows[:, None], -back), role)
+                found[leaf.name] = self._leaf(leaf.name, self.streams.later(rows[:, None], -back), role)
         return found
 
+    def _leaf(self, name: str, rows: np.ndarray, role: str) -> Tensor:
+        taken = self._take(name, rows, role)
+        if name not in self.normalized:
+            return taken
+        mean, scale = self.normalized[name]
+        return taken.float().sub_(mean).mul_(scale)  # in place for float32
+
     def _take(self, name: str, rows: np.ndarray, role: str = "") -> Tensor:
-        column = self._columns[name]
+        column = self.columns[name]
         out = self._buffer(role + name, (*rows.shape, *column.shape[1:]), column.dtype)
         np.take(column, rows, axis=0, out=out, mode="clip")  # clip: the other modes copy once more
         return torch.from_numpy(out)

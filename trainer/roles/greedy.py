@@ -21,6 +21,7 @@ from trainer.envs.info import scalars_of
 from trainer.envs.world import Observation, Step
 from trainer.host import seeds
 from trainer.memory.weights import flatten_parameters
+from trainer.networks.encoders import RETURN_SCALE
 
 
 class Players:
@@ -57,7 +58,9 @@ class Players:
 
     def as_return(self, agent: int, values: np.ndarray) -> np.ndarray:
         """Values of an agent's network as the returns that they stand for."""
-        return self._acting[agent].to_returns(torch.from_numpy(values)).numpy()
+        returns: np.ndarray = self._acting[agent].to_returns(torch.from_numpy(values)).numpy()
+        scale = getattr(getattr(self.networks[agent], "encoders", None), RETURN_SCALE, None)
+        return returns if scale is None else returns / float(scale)
 
 
 @dataclass

@@ -25,6 +25,7 @@ from trainer.host import seeds
 from trainer.learning.determinism import be_deterministic
 from trainer.learning.feed import Batch, Feed, flat
 from trainer.learning.limiter import Limiter
+from trainer.learning.normalization import Normalization
 from trainer.learning.rates import learning_rates
 from trainer.learning.stacking import Stack
 from trainer.learning.update import Updater, flat_weights, linear
@@ -57,6 +58,7 @@ class Learner:
             config.learner.batch_size, plan.seed, device.type == "cuda", algorithm.first_priority,
         )  # fmt: skip
         self.sampler = self.replay.sampler
+        self.normalization = Normalization(config.algorithm, self.replay.storage, plan.board.cursor)
         self.feed = Feed(self.replay, device, config.learner.prefetch)
         self.updater = Updater(algorithm, config.learner, device, seeds.of_update_noise(plan.seed))
         assert config.schedule.tolerance_frames is not None  # a run's configuration is resolved
@@ -116,13 +118,15 @@ class Learner:
 
     def publish(self) -> None:
         """Publish a new version of the weights to the collectors by TorchRL's scheme, without waiting."""
-        self.plan.weights.send(self.updater.weights)
+        self.plan.weights.send(self.normalization.published(self.updater.weights))
         self.board.version_updates[self.plan.weights.version % VERSIONS_KEPT] = self.limiter.updates
 
     def anneal(self, frames: int) -> None:
-        """Set learning rate and exponent of importance weights to their values after `frames` frames."""
+        """Set learning rate, exponent of importance weights and statistics to their values after `frames` frames."""
         fraction = frames / self.config.budget_frames
         replay, self._fraction = self.config.replay, fraction
+        if not self.frozen:
+            self.normalization.look()
         self._set_learning_rate()
         self.sampler.beta = linear(replay.priority_beta, replay.priority_beta_end, fraction)
 
@@ -145,21 +149,32 @@ class Learner:
 
     def flat(self) -> Tensor:
         """A copy of the present weights, float32 [numel] on the CPU, in the boards' order."""
-        return flat_weights(self.updater)
+        return flat_weights(self.normalization.published(self.updater.weights))
+
+    def begin_with(self, flat: Tensor) -> None:
+        """Take the weights of a policy, float32 [numel], and its statistics."""
+        self.updater.load_flat(flat)
+        acts, groups = self.updater.algorithm.acts, self.updater.groups
+        names = (acts, self.updater.algorithm.targets.get(acts))
+        self.normalization.take_out([groups[name] for name in names if name], self.config.learner.warmup_frames)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, target network, optimiser, counts, priorities and random states."""
         self.feed.wait()
         self.replay.take_priorities()
+        statistics = {"normalization": self.normalization.state_dict()} if self.normalization.active else {}
         return {
             "learner": self.updater.state_dict(),
             "limiter": self.limiter.state_dict(),
             "sampler": self.sampler.state_dict(),
+            **statistics,
         }
 
     def load_state_dict(self, state: dict[str, Any], with_sampler: bool = True) -> None:
         """Restore a checkpoint; without the sampler's part, all priorities are new."""
         self.updater.load_state_dict(state["learner"])
+        if self.normalization.active:
+            self.normalization.load_state_dict(state["normalization"])
         self.limiter.load_state_dict(state["limiter"])
         if self.board.lost_at[0] >= max(
             1, sum(state["frames_of_workers"])

@@ -49,7 +49,7 @@ def go_on(agent: Learner) -> None:
     if found is not None:
         agent.load_state_dict(found, with_sampler=False)
     if agent.plan.weights.version and (made := published_updates(agent.plan)) >= agent.limiter.updates:
-        agent.updater.load_flat(published(agent.plan))
+        agent.begin_with(published(agent.plan))
         agent.updater.updates = agent.limiter.updates = made
         board.updates[0] = made
 

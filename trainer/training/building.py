@@ -309,7 +309,7 @@ def start_from(plan: AgentPlan, learners: Sequence[Learner], path: Path) -> None
     flat = checkpoint.named_weights(path, plan.weights.numel, f"agents.start_from.{plan.name}")
     here = [learner for learner in learners if learner.plan is plan]
     for learner in here:
-        learner.updater.load_flat(flat)
+        learner.begin_with(flat)
     if not here:
         plan.weights.send(TensorDict({"weights": flat}, []))
 

@@ -92,7 +92,7 @@ class SharedLearners:
     def flat(self) -> Tensor:
         """The shared weights, float32 [numel] on the CPU."""
         self.agent.pull(None, self.updater.trained)
-        return flat_weights(self.updater)
+        return flat_weights(self.updater.weights)
 
     def metrics(self, failed: bool) -> dict[str, dict[str, float]]:
         """Metrics by local agent, as each reported them last, with the counts of the shared optimiser."""
