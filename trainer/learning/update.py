@@ -125,19 +125,21 @@ class Updater:
 
     def _calculated(self, one: PartUpdate, batch: Batch) -> tuple[Tensor, ...]:
         assert one.function is not None
-        size = len(batch["next", "reward"])
-        noise = [torch.randn(size, *shape, generator=self._generator).to(self.device) for shape in one.part.noise]
+        noise = [self._drawn(shape, batch) for shape in one.part.noise]
         found: tuple[Tensor, ...] = one.function(*one.inputs, *noise, *batch.values())
         return found
 
+    def _drawn(self, shape: tuple[int, ...], batch: Batch) -> Tensor:
+        size = len(batch["next", "reward"])
+        return torch.randn(size, *shape, generator=self._generator).to(self.device)
+
     def _adam(self, one: PartUpdate, gradients: list[Tensor]) -> None:
-        rest = iter(gradients)
+        start, eps = 0, self.config.adam_eps
         for of_group in one.trained:
-            own = [next(rest) for _ in of_group.weights]
-            adam_step(
-                of_group.weights, own, of_group.first, of_group.second, of_group.step, of_group.rate, self.not_finite,
-                self.config.adam_eps,
-            )  # fmt: skip
+            weights, first, second = of_group.weights, of_group.first, of_group.second
+            own = gradients[start : start + len(weights)]
+            adam_step(weights, own, first, second, of_group.step, of_group.rate, self.not_finite, eps)
+            start += len(own)
 
     def conclude(self) -> None:
         """Count one update whose gradients are applied, and update the target networks when due."""
