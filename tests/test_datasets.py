@@ -9,13 +9,13 @@ from dataclasses import replace
 import gymnasium
 import numpy as np
 import pytest
-from trainer.replay.transitions import Transitions
 
 from trainer.commands import export_dataset
 from trainer.config.fields import ConfigError
 from trainer.datasets.rows import Episode, episodes_of, rows_of
 from trainer.envs import EnvSpec, Leaf
 from trainer.envs.actions import DiscreteAction
+from trainer.replay.buffer import Transitions
 from trainer.replay.on_disk import ReplayCopy, open_copy
 from trainer.replay.streams import StreamLayout, open_storage, row_spec
 from trainer.run_folder import checkpoint
