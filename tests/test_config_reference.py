@@ -16,8 +16,11 @@ def test_the_page_is_what_the_dataclasses_give() -> None:
     assert PAGE.read_text() == reference.markdown(), "python -m trainer.config.reference > docs/configuration.md"
 
 
-def test_every_key_has_a_line() -> None:
-    assert set(re.findall(r"^\| `([\w.]+)`", reference.markdown(), flags=re.M)) == set(config_keys())
+def test_every_key_has_a_line_with_a_meaning() -> None:
+    lines = [line.split(" | ") for line in reference.markdown().splitlines() if line.startswith("| `")]
+    meanings = {cells[0].strip("| `"): cells[4].strip(" |") for cells in lines}
+    assert set(meanings) == set(config_keys())
+    assert [key for key, meaning in meanings.items() if not re.match(r"[A-Z0-9(`].{8,}", meaning)] == []
 
 
 def test_a_meaning_is_the_comment_behind_a_field_or_above_it_and_is_inherited() -> None:

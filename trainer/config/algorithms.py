@@ -19,22 +19,22 @@ from trainer.config.registries import ACTIVATIONS, CNNS, LOSS_FUNCTIONS
 class AlgorithmConfig:
     """Keys of every algorithm: the return, the updates of target networks, and layers."""
 
-    name: str = "dqn"  # one of ALGORITHMS
-    gamma: float = number(0.99, 0.01, 1.0, (0.1, 1.0))
-    n_step: int = number(1, 1, 10_000, (1, 100))
-    prioritized: bool = False  # draw transitions by TD error; how: replay.priority_*
-    target_update_every_updates: int = number(100, 1, 10**9)  # hard updates; ignored when target_tau is set
-    # Soft updates after every update: target += tau * (online - target).
+    name: str = "dqn"  # the algorithm; algorithm=NAME also reads its file in configs/algorithm/
+    gamma: float = number(0.99, 0.01, 1.0, (0.1, 1.0))  # discount factor
+    n_step: int = number(1, 1, 10_000, (1, 100))  # rewards that are summed before the value of what follows is added
+    prioritized: bool = False  # draw transitions by TD error, as replay.priority_* say
+    target_update_every_updates: int = number(100, 1, 10**9)  # updates between two copies to the target network
+    # after every update: target += target_tau * (online - target); null: copies, every target_update_every_updates
     target_tau: float | None = number(None, 1e-6, 1.0, (1e-4, 1.0))
-    hidden_sizes: list[int] = numbers([120, 84], 1, 65_536, (4, 8_192))
-    activation: str = part(*ACTIVATIONS, call="")
-    cnn: str = part("auto", *CNNS, call="channels")  # encoder of image leaves
+    hidden_sizes: list[int] = numbers([120, 84], 1, 65_536, (4, 8_192))  # units of the hidden layers
+    activation: str = part(*ACTIVATIONS, call="")  # of the hidden layers
+    cnn: str = part("auto", *CNNS, call="channels")  # encoder of image observations
     encoders: dict[str, str] = field(default_factory=dict)  # leaf -> package.module:function, its encoder
-    scale_observations: bool = False  # the network sees numbers with finite bounds as -1 .. 1
-    # The network sees numbers less their running mean, divided by their running standard deviation.
+    scale_observations: bool = False  # map observations with finite bounds to -1 .. 1
+    # subtract the running mean of observations and divide by their running standard deviation
     normalize_observations: bool = False
-    normalize_rewards: bool = False  # rewards are divided by the running standard deviation of the discounted return
-    normalize_clip: float = number(10.0, 0.1, 1e6, (1.0, 1_000.0))  # what is normalised is cut off there
+    normalize_rewards: bool = False  # divide rewards by the running standard deviation of the discounted return
+    normalize_clip: float = number(10.0, 0.1, 1e6, (1.0, 1_000.0))  # bound of the absolute value of what is normalised
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ValueConfig(AlgorithmConfig):
 
     dueling: bool = False  # value and advantage in two heads
     noisy: bool = False  # noisy linear layers explore, in place of epsilon
-    noisy_sigma: float = number(0.5, 1e-4, 100.0, (0.01, 5.0))
+    noisy_sigma: float = number(0.5, 1e-4, 100.0, (0.01, 5.0))  # first size of the noise of noisy layers
     value_rescaling: bool = False  # learn h(x) = sign(x) (sqrt(|x| + 1) - 1) + x / 1000 of the return
 
 
@@ -60,8 +60,8 @@ class OneValueConfig(ValueConfig):
 class DQNConfig(OneValueConfig):
     """dqn, apex."""
 
-    double: bool = True  # the network chooses the next action, the target network evaluates it
-    loss_function: str = one_of(*LOSS_FUNCTIONS)
+    double: bool = True  # the online network chooses the next action, the target network evaluates it
+    loss_function: str = one_of(*LOSS_FUNCTIONS)  # of the TD error
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,9 @@ class C51Config(ValueConfig):
 
     name: str = "c51"
     double: bool = True
-    num_atoms: int = number(51, 2, 4_096, (3, 1_024))
-    # Smallest and largest return that can be told apart; values begin at 0 or next to it.
-    v_min: float = number(-10.0, -1e9, 1e9, (-1e6, 1e6))
-    v_max: float = number(10.0, -1e9, 1e9, (-1e6, 1e6))
+    num_atoms: int = number(51, 2, 4_096, (3, 1_024))  # atoms of the return's distribution, evenly from v_min to v_max
+    v_min: float = number(-10.0, -1e9, 1e9, (-1e6, 1e6))  # smallest discounted return; values begin at 0 or next to it
+    v_max: float = number(10.0, -1e9, 1e9, (-1e6, 1e6))  # largest discounted return
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class QRDQNConfig(ValueConfig):
     name: str = "qrdqn"
     double: bool = True
     loss_function: str = one_of(*LOSS_FUNCTIONS)
-    num_quantiles: int = number(32, 1, 4_096, (2, 1_024))
+    num_quantiles: int = number(32, 1, 4_096, (2, 1_024))  # quantiles of the return's distribution
 
 
 @dataclass(frozen=True)
@@ -93,10 +92,12 @@ class IQNConfig(ValueConfig):
     name: str = "iqn"
     double: bool = True
     loss_function: str = one_of(*LOSS_FUNCTIONS)
-    num_fractions: int = number(8, 1, 1_024, (1, 256))  # of a transition; as many of its successor
-    num_acting_fractions: int = number(32, 1, 4_096, (1, 1_024))  # evenly spread ones that acting averages over
-    fraction_cosines: int = number(64, 1, 4_096, (4, 1_024))  # of the embedding
-    risk_level: float = number(1.0, 0.001, 1.0, (0.01, 1.0))  # act by the mean of this worst share of returns
+    # fractions drawn for a transition, and as many for its successor
+    num_fractions: int = number(8, 1, 1_024, (1, 256))
+    num_acting_fractions: int = number(32, 1, 4_096, (1, 1_024))  # evenly spaced fractions that acting averages over
+    fraction_cosines: int = number(64, 1, 4_096, (4, 1_024))  # cosines in the embedding of a fraction
+    # act by the mean of this share of the worst returns; 1: all
+    risk_level: float = number(1.0, 0.001, 1.0, (0.01, 1.0))
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,8 @@ class MunchausenConfig(OneValueConfig):
     name: str = "munchausen"
     loss_function: str = one_of(*LOSS_FUNCTIONS)
     munchausen_alpha: float = number(0.9, 0.0, 1.0)  # weight of the log-policy added to the reward
-    munchausen_temperature: float = number(0.03, 1e-4, 100.0, (1e-3, 1.0))
-    munchausen_clip: float = number(-1.0, -1e6, 0.0, (-100.0, 0.0))  # least log-policy term
+    munchausen_temperature: float = number(0.03, 1e-4, 100.0, (1e-3, 1.0))  # temperature of the log-policy
+    munchausen_clip: float = number(-1.0, -1e6, 0.0, (-100.0, 0.0))  # lower bound of the log-policy term
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class ActorCriticConfig(AlgorithmConfig):
     """Keys of all algorithms with an actor and critics."""
 
     num_critics: int = number(2, 1, 1_000, (1, 20))  # networks in the ensemble of critics
-    actor_learning_rate: float | None = number(None, 1e-12, 1.0, (1e-6, 0.1))  # None: learner.learning_rate
+    actor_learning_rate: float | None = number(None, 1e-12, 1.0, (1e-6, 0.1))  # null: learner.learning_rate
 
 
 @dataclass(frozen=True)
@@ -125,8 +126,8 @@ class EntropyConfig(ActorCriticConfig):
     name: str = "sac_discrete"
     temperature: float = number(1.0, 1e-8, 1e6, (1e-4, 100.0))  # first weight of the policy's entropy
     learn_temperature: bool = True  # towards algorithm.target_entropy; else it is fixed
-    temperature_learning_rate: float | None = number(None, 1e-12, 1.0, (1e-6, 0.1))  # None: learner.learning_rate
-    # None: minus one for each number of an action, scaled to -1 .. 1; sac_discrete: 0.98 ln(legal actions).
+    temperature_learning_rate: float | None = number(None, 1e-12, 1.0, (1e-6, 0.1))  # null: learner.learning_rate
+    # null: minus one for each number of an action, scaled to -1 .. 1; sac_discrete: 0.98 ln(legal actions).
     target_entropy: float | None = number(None, -1e6, 1e6)
 
 
@@ -134,7 +135,7 @@ class EntropyConfig(ActorCriticConfig):
 class GaussianConfig(EntropyConfig):
     """Keys of all algorithms with a Gaussian policy."""
 
-    critics_in_target: int | None = number(None, 1, 1_000)  # critics that each update draws for its target; None: all
+    critics_in_target: int | None = number(None, 1, 1_000)  # critics that each update draws for its target; null: all
     actor_every_updates: int = number(1, 1, 10**6, (1, 1_000))  # updates of the critics for each one of the actor
 
 
@@ -175,7 +176,9 @@ class TD3Config(ActorCriticConfig):
     target_noise: float = number(0.2, 0.0, 10.0, (0.0, 1.0))  # of the next action, scaled to -1 .. 1 ...
     target_noise_clip: float = number(0.5, 0.0, 10.0, (0.0, 1.0))  # ... within these bounds
     action_noise: float = number(0.1, 0.0, 10.0, (0.0, 1.0))  # of the collectors' actions, scaled to -1 .. 1
-    action_noise_theta: float | None = number(None, 0.0, 1.0)  # None: independent; else Ornstein-Uhlenbeck noise
+    action_noise_theta: float | None = number(
+        None, 0.0, 1.0
+    )  # null: independent noise; else theta of Ornstein-Uhlenbeck noise
 
 
 def _nothing(section: Any) -> list[str]:
