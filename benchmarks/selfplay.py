@@ -114,9 +114,9 @@ def policy_of(folder: Path) -> Callable[[Any, np.ndarray], np.ndarray]:
     """The best policy of a run as a player: `(game, rows) -> actions`, greedy."""
     import torch
 
-    from trainer.commands.finished import open_run
+    from trainer.api.sources import of_run
 
-    _, players = open_run(folder, "best")
+    players = of_run(folder, "best").players()
 
     def act(game: Any, rows: np.ndarray) -> np.ndarray:
         seen = game.observe(rows)

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -187,6 +187,13 @@ def _parts(space: spaces.Space[Any], path: tuple[str | int, ...]) -> Iterable[tu
 
 
 def _field(path: tuple[str | int, ...], space: spaces.Space[Any], frame_stack: int, env_id: str) -> Field:
+    """The field of a part; its leaf knows where it lies, so that a policy finds it without the space."""
+    found = _plain_field(path, space, frame_stack, env_id)
+    start = () if found.start is None else tuple(int(n) for n in found.start.ravel())
+    return replace(found, leaf=replace(found.leaf, path=path, start=start, scalar=found.scalar))
+
+
+def _plain_field(path: tuple[str | int, ...], space: spaces.Space[Any], frame_stack: int, env_id: str) -> Field:
     name = ".".join(["observation", *(re.sub(r"[^A-Za-z0-9_.-]", "_", str(key)) for key in path)])
     if isinstance(space, spaces.Discrete):
         start = np.full((1,), space.start, np.int64) if space.start else None

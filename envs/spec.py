@@ -26,6 +26,9 @@ class Leaf:
         stack: number of frames that the policy sees at once, along a new first axis if above 1.
         low, high: bounds of each number of a `vector` leaf, in C order, or one pair for all pixels of an `image`.
             Empty for bools, if a bound is not finite, and if pixels have different bounds.
+        path: keys and indices that lead to it in what the environment returns; empty where that is the array itself.
+        start: subtracted from a `discrete` leaf of the environment, in C order; empty if it is 0.
+        scalar: whether the environment's value has no axis.
     """
 
     name: str
@@ -37,6 +40,9 @@ class Leaf:
     stack: int = 1
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    path: tuple[str | int, ...] = field(default=(), compare=False)
+    start: tuple[int, ...] = field(default=(), compare=False)
+    scalar: bool = field(default=False, compare=False)
 
     @property
     def seen_shape(self) -> tuple[int, ...]:

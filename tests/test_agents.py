@@ -246,7 +246,7 @@ def test_plans_carry_no_network(small_config: Callable[..., Config], tmp_path: P
 def test_a_frozen_agent_keeps_its_weights_and_may_start_from_another_runs(small_config: Callable[..., Config]) -> None:
     first = small_config("first", env={"id": "CartPole-v1", "backend": "gymnasium"})
     train(first, ["test"])
-    policy = Path(str(first.run_dir)) / "best" / "policy.pt"
+    policy = Path(str(first.run_dir)) / "best" / "policy.safetensors"
     base = {"id": "Counting", "backend": "counting_agents", "kwargs": {"num_agents": 2}}
     agents = {"learner": "sequential", "frozen": ["agent_1"], "start_from": {"agent_1": str(policy)}}
     config = small_config("second", env=base, agents=agents)

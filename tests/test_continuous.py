@@ -67,7 +67,7 @@ def test_a_run_reports_its_actor_and_its_policy_plays(small_config: Callable[...
     assert rows and {"entropy", "temperature", "q_mean", "q_spread", "action_saturation"} <= set(rows[-1])
     assert rows[-1]["epsilon_mean"] == 0.0
     players = Players([(config, envs.describe(config.env))])
-    players.load(checkpoint.load(folder / "best" / "policy.pt")["weights"])
+    players.load(checkpoint.load(folder / "best" / "policy.safetensors")["weights"])
     world = world_of(config, 2)
     taken: list[np.ndarray] = []
     step = world.step

@@ -156,7 +156,7 @@ def test_the_command_plays_it_again_and_leaves_torn_snapshots_out(
     first = result["wins"]
     assert league_command.main([str(run), "--games", "12"]) == 0
     assert json.loads((run / "league.json").read_text())["wins"] == first  # the same seed, the same games
-    (run / "best" / "policy.pt").write_bytes(b"torn")
+    (run / "best" / "policy.safetensors").write_bytes(b"torn")
     assert league_command.main([str(run)]) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: checkpoint ")
 

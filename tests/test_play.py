@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from trainer import envs
+from trainer.api import sources
 from trainer.commands import play
-from trainer.commands.finished import open_run
 from trainer.config.sections import Config
 from trainer.envs.worlds import treasurehunt
 from trainer.roles.greedy import evaluate
@@ -31,7 +31,8 @@ def test_a_world_of_several_agents_is_played_into_a_gif(
     out = run_dir / "two.gif"
     assert play.main([str(run_dir), "--episodes", "2", "--seed", "5", "--out", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    kept, players = open_run(run_dir, "best")
+    saved = sources.of_run(run_dir, "best")
+    kept, players = saved.config, saved.players()
     played = evaluate(players, envs.make_world(kept.env, 1), 2, seed=5)
     assert lines[:3] == [
         f"returns of agent_{agent} of 2 finished episodes: {', '.join(f'{value:g}' for value in own.returns)}"

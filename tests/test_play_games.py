@@ -53,7 +53,7 @@ def test_every_move_of_both_sides_is_a_picture(
 ) -> None:
     named = {
         "snapshot": str(sorted((game_run / "pool").glob("snapshot_*.pt"))[0]),
-        "policy": str(game_run / "best" / "policy.pt"),
+        "policy": str(game_run / "best" / "policy.safetensors"),
     }
     out = tmp_path / "game.gif"
     arguments = [] if opponent is None else ["--opponent", named.get(opponent, opponent)]

@@ -121,7 +121,7 @@ def test_workers_whose_state_an_older_version_kept_begin_new_episodes(small_conf
 
 
 def best(folder: Path) -> float:
-    return float(checkpoint.load(folder / "best" / "policy.pt")["eval_return_mean"])
+    return float(checkpoint.load(folder / "best" / "policy.safetensors")["eval_return_mean"])
 
 
 def test_full_disk_costs_a_checkpoint_but_not_the_run(

@@ -251,7 +251,7 @@ def test_the_pool_begins_with_the_policy_that_the_user_names(
     sections = {"env": GAME, "budget_frames": 600, "schedule": {"name": "sequential"}}
     first = small_config("first", **sections)
     train(first, [])
-    policy = Path(str(first.run_dir)) / "best" / "policy.pt"
+    policy = Path(str(first.run_dir)) / "best" / "policy.safetensors"
     opponents = {"random": 0.0, "latest": 0.0, "snapshots": 1.0, "start_from": str(policy)}
     config = small_config("second", **sections, opponents=opponents)
     train(config, [])

@@ -17,7 +17,7 @@ import torch
 import yaml
 
 from trainer.acting.exploration import linear_epsilon
-from trainer.commands import finished
+from trainer.api import sources
 from trainer.config.run_config import from_yaml
 from trainer.config.schedules import SCHEDULES
 from trainer.config.sections import Config
@@ -237,7 +237,7 @@ def test_run_leaves_the_promised_files(run: tuple[Path, dict[str, Any], Config])
     assert len(numbered) == 1
     assert left - numbered - kept == {
         "config.yaml", "command.txt", "versions.json", "metrics.jsonl", "metrics.csv", "curve.png", "log.txt",
-        "summary.json", "best/policy.pt", "checkpoints/last_policy.pt", "lock",
+        "summary.json", "best/policy.safetensors", "checkpoints/last_policy.pt", "lock",
         "manifest.txt", "output/collector_0.txt", "output/collector_1.txt", "output/evaluator.txt",
     }  # fmt: skip
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
@@ -297,7 +297,7 @@ def test_evaluator_process_answers_with_the_returns_of_the_environment(
         assert sorted(evaluation.returns) == sorted(expected)
         best.append(evaluation.best)
     assert best == [True, True]  # of equal ones the newest is kept
-    kept = checkpoint.load(system.run_dir / "best" / "policy.pt")
+    kept = checkpoint.load(system.run_dir / "best" / "policy.safetensors")
     assert (kept["frames"], kept["eval_return_mean"]) == (456, pytest.approx(np.mean(expected)))
 
 
@@ -331,7 +331,8 @@ def test_metrics_parse_and_end_with_the_run(run: tuple[Path, dict[str, Any], Con
 def test_policies_of_the_run_can_be_played(run: tuple[Path, dict[str, Any], Config]) -> None:
     folder, summary, _ = run
     for name in ("best", "last"):
-        config, players = finished.open_run(folder, name)
+        saved = sources.of_run(folder, name)
+        config, players = saved.config, saved.players()
         assert players.networks[0](torch.zeros(3, 4)).shape == (3, players.specs[0].num_actions)
         assert config.env.id == "Counting"
     (path,) = checkpoint.numbered(folder / "checkpoints")

@@ -69,8 +69,8 @@ def outcome(main: Callable[[list[str]], int], arguments: list[str], capfd: pytes
     ("name", "main", "words", "damages"),
     [
         ("config.yaml", eval.main, ["--episodes", "1"], DAMAGES),
-        ("best/policy.pt", eval.main, ["--episodes", "1"], DAMAGES),
-        ("best/policy.pt", play.main, ["--max-steps", "1"], ("half", "random")),
+        ("best/policy.safetensors", eval.main, ["--episodes", "1"], DAMAGES),
+        ("best/policy.safetensors", play.main, ["--max-steps", "1"], ("half", "random")),
         ("checkpoints/last_policy.pt", eval.main, ["--episodes", "1", "--policy", "last"], ("empty", "a list")),
         ("trace.json", timeline_command.main, [], DAMAGES),
         ("metrics.jsonl", plot_command.main, [], DAMAGES),
@@ -91,7 +91,7 @@ def test_who_only_reads_says_it_in_one_sentence(name, main, words, damages, agai
 def test_a_run_goes_on_without_what_is_damaged(damage, again, capfd):
     """Of everything but its configuration: policies, the newest checkpoint, the workers' states, rows, figures."""
     newest, upto = numbered(again / "checkpoints")[-1], next(again.glob("replay/*/upto.json"))
-    names = ["summary.json", "metrics.jsonl", "metrics.csv", "checkpoints/last_policy.pt", "best/policy.pt",
+    names = ["summary.json", "metrics.jsonl", "metrics.csv", "checkpoints/last_policy.pt", "best/policy.safetensors",
              "manifest.txt", "versions.json", "checkpoints/collector_0.pt"]  # fmt: skip
     for path in (newest, upto, *(again / name for name in names)):
         path.write_bytes(DAMAGES[damage](path.read_bytes()))
@@ -118,16 +118,16 @@ def test_files_of_another_kind_or_network_are_refused(again, make_config, capfd,
     )  # fmt: skip
     train(other, ["test"])
     theirs = Path(str(other.run_dir))
-    best, newest = again / "best/policy.pt", numbered(again / "checkpoints")[-1]
+    best, newest = again / "best/policy.safetensors", numbered(again / "checkpoints")[-1]
     shutil.copy(newest, best)
     assert "holds no policy" in outcome(eval.main, [str(again), "--episodes", "1"], capfd)
-    shutil.copy(theirs / "best/policy.pt", best)
+    shutil.copy(theirs / "best/policy.safetensors", best)
     assert "weights where the agent's network has" in outcome(eval.main, [str(again), "--episodes", "1"], capfd)
     assert "weights where the agent's network has" in outcome(play.main, [str(again), "--max-steps", "1"], capfd)
     shutil.copy(numbered(theirs / "checkpoints")[-1], newest)
     error = outcome(run.main, [f"resume={again}", "budget_frames=900"], capfd)
     assert "is of another network or environment (its network has other layers)" in error
-    shutil.copy(theirs / "best/policy.pt", newest)  # a policy instead of an agent
+    shutil.copy(theirs / "best/policy.safetensors", newest)  # a policy instead of an agent
     torch.save({"weights": torch.zeros(3)}, best)
     assert not outcome(run.main, [f"resume={again}", "budget_frames=900"], capfd)
     said = (again / "log.txt").read_text()

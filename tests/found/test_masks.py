@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from trainer import envs
-from trainer.commands.finished import open_run
+from trainer.api.sources import of_run
 from trainer.config.sections import EnvConfig as config
 
 LEARNS = [
@@ -41,7 +41,7 @@ def test_the_value_of_a_state_behind_a_cut_is_right_whatever_the_last_mask_says(
     assert ended.code == 0, ended.said
     where = "action_masks()" if "method" in arguments[0] else "info['action_mask']"
     assert f"legal actions are read from {where}" in ended.said
-    _, players = open_run(ended.run_dir, "last")
+    players = of_run(ended.run_dir, "last").players()
     with torch.no_grad():
         value = players.networks[0](torch.zeros(1, 2))[0, 0].item()
     assert value == pytest.approx(-10, abs=0.05)

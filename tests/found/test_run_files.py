@@ -109,7 +109,7 @@ def test_an_environment_that_changes_the_working_folder_moves_nothing(run, tmp_p
         folder = start / "runs" / name
         summary = json.loads((folder / "summary.json").read_text())
         assert summary["status"] == "finished" and summary["frames"] >= 600
-        assert (folder / "best" / "policy.pt").is_file() and (folder / "curve.png").is_file()
+        assert (folder / "best" / "policy.safetensors").is_file() and (folder / "curve.png").is_file()
         again = run(f"resume=runs/{name}", "budget_frames=2000", quick=False, cwd=start)
         assert again.code == 0 and json.loads((folder / "summary.json").read_text())["frames"] >= 2000, again.said
         played = run(f"runs/{name}", "--episodes", "2", module="trainer.eval", cwd=start)

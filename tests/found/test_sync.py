@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from trainer.run_folder import checkpoint
+
 # The default preset, but for a goal that is met soon and a replay ratio that leaves little to calculate.
 CARTPOLE = [
     "schedule.frames_per_update=20", "collector.num_workers=2", "evaluator.every_frames=1500",
@@ -18,7 +20,7 @@ def test_sync_is_deterministic_and_ends_as_sequential_does(run):
         ended = run(f"schedule={schedule}", *CARTPOLE, quick=False, name=f"run_{number}")
         assert ended.code == 0, ended.said
         weights = torch.load(ended.run_dir / "checkpoints" / "last_policy.pt")["weights"]
-        best = torch.load(ended.run_dir / "best" / "policy.pt")
+        best = checkpoint.load(ended.run_dir / "best" / "policy.safetensors")
         row = {key: ended.summary[key] for key in ("frames", "updates", "solved_frames", "reason", "eval_return_mean")}
         asked = [own["frames"] for own in ended.rows if "eval_return_mean" in own]
         seen.append((row, asked, weights.numpy().tobytes(), best["frames"], best["weights"].numpy().tobytes()))

@@ -156,7 +156,7 @@ def test_the_process_evaluates_what_is_asked_and_keeps_the_best_policy(remote, t
         assert result.returns == result.lengths and 0 < result.seconds < 60  # CartPole pays 1 a step
         means.append(result.mean)
         best.append(result.best)
-        kept = checkpoint.load(tmp_path / "best" / "policy.pt")
+        kept = checkpoint.load(tmp_path / "best" / "policy.safetensors")
         assert torch.equal(kept["weights"], always_left if frames == 0 else balancing)
         assert kept["frames"] == min(frames, 1) and kept["eval_return_mean"] == max(means)
     assert means[0] == means[2] < 15 < 100 < means[1]  # the same seed, so the same episodes

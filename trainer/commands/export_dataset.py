@@ -16,6 +16,7 @@ import gymnasium
 
 from trainer import envs
 from trainer.commands.finished import from_here
+from trainer.commands.names import program
 from trainer.config.fields import ConfigError
 from trainer.config.overrides import agent_config
 from trainer.config.run_config import first_line, from_yaml
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0, or 2 if the replay could not be read or the dataset not be written; stderr says why.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m trainer.export_dataset", description="Write a run's replay as a Minari dataset."
+        prog=program("export_dataset"), description="Write a run's replay as a Minari dataset."
     )
     parser.add_argument("run", type=from_here, help="the run's folder")
     parser.add_argument("id", help="of the dataset, as lander/replay-v0")

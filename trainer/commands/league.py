@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from trainer.commands.finished import from_here
+from trainer.commands.names import program
 from trainer.config.fields import ConfigError
 from trainer.config.parts import import_from_here
 from trainer.config.run_config import from_yaml
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, or 2 if the run could not be read or played; stderr says why.
     """
-    parser = argparse.ArgumentParser(prog="python -m trainer.league", description=__doc__)
+    parser = argparse.ArgumentParser(prog=program("league"), description=__doc__)
     parser.add_argument("run", type=from_here, help="the run's folder")
     parser.add_argument("--games", type=int, default=200, help="of each pair, seats balanced (default: 200)")
     parser.add_argument("--seed", type=int, help="of the games (default: the run's)")

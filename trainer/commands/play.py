@@ -12,10 +12,15 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from trainer import envs
-from trainer.commands.finished import add_arguments, from_here, open_run
+from trainer.api import sources
+from trainer.api.evaluation import check_world
+from trainer.commands.finished import add_arguments, from_here
+from trainer.commands.names import program
 from trainer.config.fields import ConfigError
+from trainer.config.parts import import_from_here
 from trainer.reading import ReadError
 from trainer.roles.evaluator import world_of
 from trainer.roles.filming import FPS, GAME_FPS, play
@@ -32,21 +37,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, or 2 if the run could not be read, played or shown; stderr says why.
     """
-    parser = argparse.ArgumentParser(prog="python -m trainer.play", description=__doc__)
+    parser = argparse.ArgumentParser(prog=program("play"), description=__doc__)
     add_arguments(parser)
     parser.add_argument("--episodes", type=int, default=1)
     parser.add_argument("--max-steps", type=int, default=2_000, help="of all episodes together")
     parser.add_argument("--fps", type=int, help="pictures a second (default: 30; of a turn-based game 2)")
-    who = "human, random, scripted, or a policy.pt or snapshot_*.pt (default: whom the run evaluates against)"
+    who = "human, random, scripted, or the file of a policy or a snapshot (default: whom the run evaluates against)"
     parser.add_argument("--opponent", metavar="WHO", help=f"in a turn-based game: {who}")
     parser.add_argument("--seat", type=int, help="of the opponent; 0 begins (default: another one in every game)")
     shown = parser.add_mutually_exclusive_group()
-    shown.add_argument("--out", type=from_here, help="file ending in .mp4 or .gif (default: RUN/play.mp4)")
+    shown.add_argument("--out", type=from_here, help="file ending in .mp4 or .gif (default: play.mp4 in RUN, or here)")
     shown.add_argument("--window", action="store_true", help="show it in a window instead")
     options = parser.parse_args(arguments)
     if options.opponent is not None and Path(options.opponent).is_file():
         options.opponent = str(from_here(options.opponent))
-    out = options.out or options.run / "play.mp4"
+    here = options.run if isinstance(options.run, Path) and options.run.is_dir() else Path.cwd()
+    out = options.out or here / "play.mp4"
     if out.suffix not in FORMATS:
         parser.error(f"--out {out} must end in {' or '.join(FORMATS)}")
     for name in ("episodes", "max_steps", "fps"):
@@ -68,8 +74,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _played(options: argparse.Namespace) -> tuple[dict[str, list[float]], list[np.ndarray], bool]:
     """Returns by agent, pictures (none for a window), and whether it is a turn-based game."""
-    config, players = open_run(options.run, options.policy)
+    import_from_here()
+    saved = sources.read(options.run, options.policy, options.trust)
+    config, players = saved.config, saved.players()
+    torch.set_num_threads(1)
     with closing(world_of(config, 1, render_mode="human" if options.window else "rgb_array")) as world:
+        check_world(saved, world)
         if hasattr(world, "game"):
             filmed = options.opponent != "human" or options.out is not None
             return {}, play_games(config, players.flat, world, table_of(options, filmed)), True

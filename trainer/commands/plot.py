@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainer.commands.names import program
 from trainer.comparing import groups, runs
 from trainer.comparing.picture import draw_curves
 from trainer.comparing.statistics import STATISTICS
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: with 2, if there is nothing to draw; stderr says why.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m trainer.plot", description="Draw the learning curve of a run, or compare several runs."
+        prog=program("plot"), description="Draw the learning curve of a run, or compare several runs."
     )
     add_arguments(parser)
     parser.add_argument("--each", action="store_true", help="a line for each run, with its training and speed")

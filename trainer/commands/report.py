@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainer.commands.names import program
 from trainer.commands.plot import add_arguments
 from trainer.comparing import groups, runs
 from trainer.comparing.page import page
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, or 2 if the page could not be written; stderr says why.
     """
-    parser = argparse.ArgumentParser(prog="python -m trainer.report", description="Compare runs on one HTML page.")
+    parser = argparse.ArgumentParser(prog=program("report"), description="Compare runs on one HTML page.")
     add_arguments(parser)
     parser.add_argument("--out", type=Path, default=Path("report.html"), help="page to write (default: report.html)")
     arguments = parser.parse_args(argv)

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.commands.names import CONSOLE, is_console
 from trainer.config.fields import ConfigError, nearest, shown
 from trainer.config.parts import import_from_here
 from trainer.config.run_files import RunFolder
@@ -115,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _hand_to_hydra(flags, overrides)
         from trainer.config.compose import load
 
-        return _train(load(overrides), [sys.argv[0], *arguments])[0]
+        return _train(load(overrides), _command(arguments))[0]
     except ConfigError as error:
         return _refuse(error, 2)
     except KeyboardInterrupt:
@@ -211,7 +212,7 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
             loaded = load(chosen)
         except ConfigError as error:  # of values that a sweeper chose; others were checked before the first run
             raise SystemExit(_refuse(error, 2)) from error
-        code, score = _train(loaded, [sys.argv[0], *chosen])
+        code, score = _train(loaded, _command(chosen))
         gc.collect()  # its parts refer to one another: without this its replay stays mapped and uses the disk
         if code:
             raise SystemExit(code)
@@ -268,6 +269,11 @@ def _train(loaded: Loaded, command: list[str]) -> tuple[int, float]:
 def _score(summary: Mapping[str, Any]) -> float:
     score = summary.get("eval_return_mean")
     return math.nan if score is None else float(score)
+
+
+def _command(arguments: Sequence[str]) -> list[str]:
+    """The command line, for the run's folder."""
+    return [*([CONSOLE, "run"] if is_console() else [sys.argv[0]]), *arguments]
 
 
 def _refuse(error: Exception, code: int) -> int:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainer.commands.names import program
 from trainer.config.run_files import RunFolder
 from trainer.reading import ReadError
 from trainer.telemetry import pictures
@@ -25,9 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: with 2, if there is nothing to draw; stderr says why.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m trainer.timeline", description="Draw what every process of a run did when."
-    )
+    parser = argparse.ArgumentParser(prog=program("timeline"), description="Draw what every process of a run did when.")
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run with telemetry.trace=true")
     parser.add_argument("--seconds", type=float, default=2.0, help="that are shown (default: 2)")
     parser.add_argument("--start", type=float, help="of them (default: in the middle of what every process recorded)")

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer.commands.names import program
 from trainer.config.compose import load
 from trainer.config.fields import ConfigError
 from trainer.host.signals import StopSignals
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         number if a signal stopped the search.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m trainer.tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=program("tune"), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="as of trainer.run")
     parser.add_argument("--trials", type=int, default=20, help="that end the search, pruned ones too (default: 20)")

@@ -122,7 +122,7 @@ def check_opponents(config: Config) -> None:
         key = "checkpoints" if first["checkpoints"] else "checkpoints_end"
         raise ConfigError(
             f"opponents.{key}={getattr(config.opponents, key):g} has no policies to play against: name them, as "
-            "'opponents.checkpoint_paths=[RUN/best/policy.pt]'"
+            "'opponents.checkpoint_paths=[RUN/best/policy.safetensors]'"
         )
     if known_backend(config.env.backend).is_game:
         check_game(config)

@@ -51,7 +51,6 @@ def from_yaml(path: str | Path) -> Config:
         ConfigError: the file is missing, damaged or no YAML mapping, or has an unknown key or a wrong value.
     """
     from omegaconf import DictConfig, OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
     try:
@@ -66,12 +65,28 @@ def from_yaml(path: str | Path) -> Config:
         raise ConfigError(f"{path} is torn (its end is missing): name a run's folder that holds a whole one")
     if not isinstance(read, DictConfig) or not read:
         raise ConfigError(f"{path} holds no mapping of keys to values, so it is no run's config.yaml")
+    return from_dict(read, str(path))
+
+
+def from_dict(values: Any, source: str) -> Config:
+    """The configuration of nested values, from `to_dict`; missing keys get their defaults.
+
+    Args:
+        values: a mapping, or OmegaConf's of it.
+        source: where they were read, for the sentence of an error.
+
+    Raises:
+        ConfigError: there is an unknown key or a wrong value.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
-        return with_own_keys(cast(Config, OmegaConf.to_object(OmegaConf.merge(schema(), read))))
+        return with_own_keys(cast(Config, OmegaConf.to_object(OmegaConf.merge(schema(), values))))
     except OmegaConfBaseException as error:
         key = error.full_key or ""
         meant = "" if key in config_keys() else hint(key, config_keys())
-        raise ConfigError(f"{path}, {key}: {first_line(error)}{meant}") from error
+        raise ConfigError(f"{source}, {key}: {first_line(error)}{meant}") from error
 
 
 def first_line(error: Exception) -> str:

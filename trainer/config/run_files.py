@@ -25,7 +25,8 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"  # checkpoints to resume it from
         self.last_policy = path / "checkpoints" / "last_policy.pt"  # the policy of its newest checkpoint
         self.policies = path / "checkpoints" / "policies"  # those of `checkpoint.policy_every_frames`
-        self.best_policy = path / "best" / "policy.pt"  # the best policy by its evaluations
+        self.best_policy = path / "best" / "policy.safetensors"  # the best policy by its evaluations
+        self.older_best_policy = path / "best" / "policy.pt"  # the same of a run of an older trainer
         self.videos = path / "videos"  # of evaluations, if there are any
         self.pool = path / "pool"  # snapshots of the policy, in self-play
         self.agents = path / "agents"  # one folder for each agent, if there are several

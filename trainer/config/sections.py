@@ -177,7 +177,7 @@ class AgentsConfig:
     # values of single agents: agents.overrides.AGENT.SECTION.KEY=VALUE
     overrides: dict[str, Any] = field(default_factory=dict)
     frozen: list[str] = field(default_factory=list)  # agents that act but do not learn
-    # the policy.pt that an agent begins with: agents.start_from.AGENT=PATH
+    # the policy file that an agent begins with: agents.start_from.AGENT=PATH
     start_from: dict[str, str] = field(default_factory=dict)
     # a learner process without a sign of life for this time is restarted
     hang_seconds: float = number(60.0, 0.1, 1e9, (1.0, 86_400.0))
@@ -198,8 +198,8 @@ class OpponentsConfig:
     latest_end: float | None = number(None, 0.0, 1e6)  # the same for latest
     snapshots_end: float | None = number(None, 0.0, 1e6)  # the same for snapshots
     checkpoints_end: float | None = number(None, 0.0, 1e6)  # the same for checkpoints
-    checkpoint_paths: list[str] = field(default_factory=list)  # files of policies (policy.pt) or of snapshots
-    start_from: str | None = None  # the policy.pt of another run that is the first snapshot
+    checkpoint_paths: list[str] = field(default_factory=list)  # files of policies or of snapshots
+    start_from: str | None = None  # the policy file of another run that is the first snapshot
     both_seats: bool = True  # learn from the decisions of the other seat too, where latest sits there
     snapshot_every_frames: int = number(50_000, 1, 10**12)  # frames between two snapshots
     pool_size: int = number(20, 1, 10**4, (1, 1_000))  # most snapshots; a new one replaces the oldest

@@ -12,6 +12,7 @@ import torch
 
 from trainer.config.run_config import first_line
 from trainer.config.sections import FaultsConfig
+from trainer.host import unguarded
 
 LOST = 255  # Python's exit code for a process whose fork server has ended
 
@@ -62,7 +63,8 @@ def exit_words(exitcode: int) -> str:
     """The cause of a process's end, for a sentence."""
     if exitcode < 0:
         return f"signal {signal.Signals(-exitcode).name}"
-    return "the end of its fork server" if exitcode == LOST else f"exit code {exitcode}"
+    known = {LOST: "the end of its fork server", unguarded.EXIT: unguarded.WORDS}
+    return known.get(exitcode, f"exit code {exitcode}")
 
 
 def one_too_many(times: deque[float], faults: FaultsConfig) -> str | None:

@@ -6,6 +6,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,8 @@ class Stopped(BaseException):
 class StopSignals:
     """A context in which SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask the run to end, and Ctrl-C after that ends it at once.
 
-    Only the main thread may enter it. A signal that was ignored before (SIGHUP under nohup) stays ignored.
+    In another thread than the main one it leaves all signals alone. A signal that was ignored before (SIGHUP under
+    nohup) stays ignored.
 
     Args:
         leftovers: folder whose files, as its manifest names them, are removed when the process ends at once.
@@ -46,6 +48,8 @@ class StopSignals:
         return signal.Signals(self.number).name
 
     def __enter__(self) -> StopSignals:
+        if threading.current_thread() is not threading.main_thread():
+            return self
         for number in STOPPING:
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._handle)
@@ -54,6 +58,8 @@ class StopSignals:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if not self._before:
+            return
         _give_up_in_forks(False)
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -77,7 +83,8 @@ class StopSignals:
             raise
         finally:
             self._after_s = None
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            if self._before:
+                signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _handle(self, number: int, _: object) -> None:
         if self.number and number != signal.SIGINT:  # SLURM sends TERM after USR1: go on saving

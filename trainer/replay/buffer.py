@@ -277,6 +277,17 @@ def open_replay(
         first_priority: of the algorithm; see `trainer.algorithms.Algorithm`.
     """
     columns = {name: column.numpy() for name, column in storage._storage.items()}
+    return replay_of(
+        spec, columns, streams, cursor, oldest, algorithm, section, batch_size, seed, pin_memory, first_priority
+    )
+
+
+def replay_of(
+    spec: EnvSpec, columns: Columns, streams: StreamLayout, cursor: np.ndarray, oldest: np.ndarray,
+    algorithm: AlgorithmConfig, section: ReplayConfig, batch_size: int, seed: int, pin_memory: bool = False,
+    first_priority: FirstPriority | None = None,
+) -> StreamReplay:  # fmt: skip
+    """As `open_replay`, over columns of rows, [rows, ...]."""
     transitions = Transitions(spec, columns, streams, cursor, algorithm.gamma, algorithm.n_step, pin_memory)
     sampler: StreamSampler | PrioritizedStreamSampler
     sampler = StreamSampler(cursor, streams, algorithm.n_step, spec.stack - 1, seed, oldest, columns["final"])
@@ -284,7 +295,6 @@ def open_replay(
         sampler = PrioritizedStreamSampler(
             sampler, section.priority_alpha, section.priority_beta, section.priority_eps, columns["final"], batch_size
         )
-        if section.initial_priority == "collector":
-            assert first_priority is not None  # validated
+        if section.initial_priority == "collector" and first_priority is not None:
             sampler.first = partial(transitions.first_priorities, priority=first_priority)
     return StreamReplay(transitions, sampler, batch_size)

@@ -32,7 +32,9 @@ from trainer.host.errors import error_text
 from trainer.memory.pulse import FILMING, signs_of
 from trainer.roles import child, filming
 from trainer.roles.greedy import Episodes, Players, evaluate, info_means
-from trainer.run_folder.checkpoint import whole, write_aside
+from trainer.roles.policies import header_of, save_policy
+from trainer.run_folder import manifest
+from trainer.run_folder.checkpoint import best_policy, whole
 from trainer.selfplay.opponents import opponents_of_evaluation
 from trainer.telemetry.trace import all_of, open_trace, save_or_say
 
@@ -111,11 +113,12 @@ class Judge:
         self, config: Config, agents: Sequence[tuple[Config, EnvSpec]], run_dir: Path,
         watch: Callable[[list[Episodes]], bool] | None = None,
     ) -> None:  # fmt: skip
-        self._config, self._run_dir, self._watch = config, run_dir, watch
-        self._path = RunFolder(run_dir).best_policy
+        self._config, self._folder, self._watch = config, RunFolder(run_dir), watch
+        self._agents = agents
+        self._header: dict[str, Any] = {}
         self._players, self._best = Players(agents), -np.inf
         self._kept: Tensor | None = None  # what another process has found the best, until it is played here
-        kept = whole(self._path, print, "weights", "eval_return_mean")
+        kept = whole(best_policy(self._folder), print, "weights", "eval_return_mean")
         if kept is not None:
             evaluated = not np.isnan(kept["eval_return_mean"])  # else any is better
             self._kept = kept["weights"] if evaluated else None
@@ -146,7 +149,7 @@ class Judge:
         if best:
             self._best = mean
             try:
-                save_policy(self._path, self._players.flat, frames, mean)
+                self._keep(frames, joint[0])
             except OSError as error:
                 problem = str(error)
         by_agent = dict(zip(self._world.agents, (float(np.mean(episodes.returns)) for episodes in played), strict=True))
@@ -159,10 +162,21 @@ class Judge:
 
     def film(self, evaluation: Evaluation) -> Evaluation:
         """The evaluation that was made last, with a video of another episode of its weights."""
-        path = RunFolder(self._run_dir).videos / f"frames_{evaluation.frames:012d}.mp4"
+        path = self._folder.videos / f"frames_{evaluation.frames:012d}.mp4"
         seed = seeds.of_evaluation(self._config.seed)
         problem = filming.film(self._config, self._players, world_of, seed, path, self._watch)
         return replace(evaluation, video=None if problem else path, no_video=problem)
+
+    def _keep(self, frames: int, returns: list[float]) -> None:
+        """Write the weights that have just been played as the best policy, and remove that of an older trainer."""
+        names = self._world.agents
+        self._header = self._header or header_of(self._config, names, self._agents, self._folder.path)
+        measured = {
+            "eval_return_mean": float(np.mean(returns)), "eval_return_std": float(np.std(returns)),
+            "eval_episodes": len(returns),
+        }  # fmt: skip
+        save_policy(self._folder.best_policy, self._header, self._players.flat, frames, measured)
+        manifest.remove(self._folder.older_best_policy)
 
     def _play(self, weights: Tensor) -> list[Episodes] | None:
         """All of the episodes, or None."""
@@ -190,11 +204,6 @@ def world_of(config: Config, num_envs: int, render_mode: str | None = None) -> A
     if envs.against_opponents(config.env):
         world.opponents = opponents_of_evaluation(config)
     return world
-
-
-def save_policy(path: Path, flat: Tensor, frames: int, mean: float, **more: Any) -> None:
-    """Keep a policy's weights with where they come from."""
-    write_aside({"weights": flat.clone(), "frames": frames, "eval_return_mean": mean, **more}, path)
 
 
 def _request(pipe: Connection, beat: Callable[[], None], idle_s: float) -> tuple[int, float, bool]:

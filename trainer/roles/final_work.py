@@ -6,6 +6,7 @@ both: environments may draw a problem of their own when they are made. `trainer.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -13,12 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config
 from trainer.envs import EnvSpec
 from trainer.host import seeds
 from trainer.roles import evaluator as evaluating
 from trainer.roles.greedy import Episodes, Players, evaluate
+from trainer.roles.policies import save_policy
 from trainer.roles.task import Tell
 from trainer.run_folder import checkpoint
 from trainer.selfplay.league import league
@@ -42,12 +46,13 @@ def play_episodes(
     """
     end = time.monotonic() + seconds
     last = checkpoint.load(RunFolder(run_dir).last_policy)
-    path, count = RunFolder(run_dir).best_policy, config.evaluator.final_episodes
-    if checkpoint.whole(path, partial(tell, "warning"), "weights", "frames") is None:  # torn, or never asked for
-        checkpoint.write_aside(last, path)
-    if checkpoint.load(path)["frames"] != last["frames"]:
+    folder, count = RunFolder(run_dir), config.evaluator.final_episodes
+    best = checkpoint.whole(checkpoint.best_policy(folder), partial(tell, "warning"), "weights", "frames")
+    if best is None:  # torn, or never asked for
+        save_policy(folder.best_policy, json.loads(last["policy"]), last["weights"], last["frames"], {})
+    elif best["frames"] != last["frames"]:
         _judge(config, agents, run_dir, last, (time.monotonic() + end) / 2, tell)
-    best = checkpoint.load(path)
+    best = checkpoint.load(checkpoint.best_policy(folder))
     players, seed = Players(agents), seeds.of_final_evaluation(config.seed, config.evaluator.num_envs)
     with closing(evaluating.world_of(config, min(config.evaluator.num_envs, count))) as world:
         same = best["frames"] == last["frames"]
@@ -58,6 +63,23 @@ def play_episodes(
                 watch = _watch(name, kept["frames"], count, until, tell)
                 played = evaluate(players, world, count, seed, watch=watch)
             tell("played", (name, kept["frames"], played, True))
+    _note(folder.best_policy, best, played, tell)
+
+
+def _note(path: Path, best: dict[str, Any], played: Sequence[Episodes], tell: Tell) -> None:
+    """Write into the best policy's file what its final episodes brought, which were not those that it was chosen by."""
+    returns = [value for own in played for value in own.returns]
+    if not returns or "policy" not in best or not path.exists():
+        return
+    header = json.loads(best["policy"])
+    final = {
+        "final_return_mean": float(np.mean(returns)), "final_return_std": float(np.std(returns)),
+        "final_episodes": len(returns),
+    }  # fmt: skip
+    try:
+        save_policy(path, header, best["weights"], best["frames"], {**header["returns"], **final})
+    except OSError as error:
+        tell("warning", f"warning: the best policy's file does not hold its final returns ({error}): make room for it")
 
 
 def _judge(

@@ -33,10 +33,10 @@ class Players:
 
     def __init__(self, agents: Sequence[tuple[Config, EnvSpec]]) -> None:
         self.configs, self.specs = [config for config, _ in agents], [spec for _, spec in agents]
-        actors = [make_policy(config, spec) for config, spec in agents]
-        self._flats = [flatten_parameters(actor) for actor in actors]
-        self.networks: list[Any] = [actor.module[0].module for actor in actors]
-        self._acting = [acting_of(actor) for actor in actors]
+        self.actors = [make_policy(config, spec) for config, spec in agents]
+        self._flats = [flatten_parameters(actor) for actor in self.actors]
+        self.networks: list[Any] = [actor.module[0].module for actor in self.actors]
+        self.acting = [acting_of(actor) for actor in self.actors]
         self._recorded: dict[Any, Policy] = {}
 
     @property
@@ -53,12 +53,12 @@ class Players:
         """An agent's greedy policy for arrays of these shapes; recorded once, as each recording keeps its memory."""
         form = (agent, mask is None, *(array.shape for array in seen))
         if form not in self._recorded:
-            self._recorded[form] = greedy_policy(self.networks[agent], seen, mask, acting=self._acting[agent])
+            self._recorded[form] = greedy_policy(self.networks[agent], seen, mask, acting=self.acting[agent])
         return self._recorded[form]
 
     def as_return(self, agent: int, values: np.ndarray) -> np.ndarray:
         """Values of an agent's network as the returns that they stand for."""
-        returns: np.ndarray = self._acting[agent].to_returns(torch.from_numpy(values)).numpy()
+        returns: np.ndarray = self.acting[agent].to_returns(torch.from_numpy(values)).numpy()
         scale = getattr(getattr(self.networks[agent], "encoders", None), RETURN_SCALE, None)
         return returns if scale is None else returns / float(scale)
 

@@ -11,7 +11,7 @@ import pickle
 import re
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ import torch
 
 from trainer.config.fields import ConfigError
 from trainer.config.run_config import first_line
+from trainer.config.run_files import RunFolder
 from trainer.reading import ReadError, read_bytes
-from trainer.run_folder import manifest
+from trainer.run_folder import manifest, policy_file
 
 FORMAT = 2
 KNOWN = (1, FORMAT)
@@ -120,7 +121,7 @@ def whole(path: Path, tell: Callable[[str], None], *needed: str) -> dict[str, An
 
 
 def load(path: Path, *needed: str) -> dict[str, Any]:
-    """Load a file that `save` or `write_aside` wrote, its tensors on the CPU.
+    """Load a file that `save` or `write_aside` wrote, or a policy file; its tensors are on the CPU.
 
     Args:
         path: of the file.
@@ -133,6 +134,8 @@ def load(path: Path, *needed: str) -> dict[str, Any]:
     if not path.is_file():
         raise ReadError(f"there is no checkpoint {path}: is the run's folder right, and did it train at all?")
     data = read_bytes(path)
+    if not data.startswith(b"PK") and (path.suffix == policy_file.SUFFIX or policy_file.is_policy_file(data)):
+        return _with(path, policy_file.state_of(path, data), needed)
     sealed = _is_whole(path, data)
     try:
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
@@ -157,6 +160,11 @@ def load(path: Path, *needed: str) -> dict[str, Any]:
         )
     if found != 1 and not sealed:
         raise ReadError(f"checkpoint {path} is torn (its checksum is gone): delete it or use another")
+    return _with(path, state, needed)
+
+
+def _with(path: Path, state: Any, needed: Sequence[str]) -> dict[str, Any]:
+    """The state that was read, if it has the needed keys."""
     missing = [key for key in needed if not isinstance(state, dict) or key not in state]
     if missing or not isinstance(state, dict):
         what = f"has no {missing[0]}" if missing else f"is a {type(state).__name__}"
@@ -179,8 +187,14 @@ def _is_whole(path: Path, data: bytes) -> bool:
     return False
 
 
+def best_policy(folder: RunFolder) -> Path:
+    """The file of a run's best policy, which older versions of the trainer wrote in another format."""
+    older = folder.older_best_policy
+    return older if older.exists() and not folder.best_policy.exists() else folder.best_policy
+
+
 def policy_weights(path: Path, numel: int) -> torch.Tensor:
-    """Load the weights of a policy.pt or a snapshot of any run.
+    """Load the weights of a policy file or a snapshot of any run.
 
     Args:
         path: of the file.
@@ -194,7 +208,7 @@ def policy_weights(path: Path, numel: int) -> torch.Tensor:
     """
     flat = load(path).get("weights")
     if not isinstance(flat, torch.Tensor):
-        raise ReadError(f"{path} holds no policy: name a policy.pt or a snapshot_*.pt")
+        raise ReadError(f"{path} holds no policy: name a policy.safetensors or a snapshot_*.pt")
     if flat.numel() != numel:
         raise ReadError(
             f"{path} has {flat.numel()} weights where the agent's network has {numel}: name a policy of the same "

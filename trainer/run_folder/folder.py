@@ -11,7 +11,7 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -159,21 +159,26 @@ def _describe(path: Path, config: Config, command: list[str], lock: TextIO) -> N
 
 def versions(seed: int) -> dict[str, Any]:
     """Versions of Python and packages, git commit, machine and seed."""
-    found: dict[str, str | None] = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": available_cores(),
-        "packages": found,
+        "packages": package_versions(PACKAGES),
         "git_commit": _git("rev-parse", "HEAD"),
         "git_dirty": bool(_git("status", "--porcelain")),
         "seed": seed,
     }
+
+
+def package_versions(packages: Sequence[str] = ("trainer", "torch", "torchrl")) -> dict[str, str | None]:
+    """Versions of installed packages; None for those that are not."""
+    found: dict[str, str | None] = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -46,7 +46,7 @@ def world_of_games(config: Config, num_games: int) -> Any:
 
 
 def weights_of(path: Path, config: Config, spec: EnvSpec) -> Tensor:
-    """Load a policy's weights, float32 [numel], from a policy.pt or a snapshot of a pool.
+    """Load a policy's weights, float32 [numel], from a policy file or a snapshot of a pool.
 
     Raises:
         ReadError: the file is damaged, of another kind, or of another network than the run's.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ from trainer.config.fields import ConfigError
 from trainer.config.run_config import from_yaml
 from trainer.config.run_files import run_of
 from trainer.config.sections import Config
-from trainer.envs import EnvError
+from trainer.envs import EnvError, EnvSpec
 from trainer.envs.games.players import Player
 from trainer.envs.import_paths import is_path
 from trainer.host import seeds
+from trainer.run_folder import checkpoint, policy_file
 from trainer.selfplay.human import action_text, human
 from trainer.selfplay.matches import network_player, play_out, seated, weights_of, winners
 from trainer.selfplay.opponents import player_named
@@ -123,6 +124,16 @@ def _begin(game: Any, table: Table, number: int) -> np.ndarray:
     return who
 
 
+def _trained(path: Path, config: Config) -> tuple[Config, EnvSpec]:
+    """The configuration of the run that a policy is of, and what it sees and does; `config` where nothing says it."""
+    header = policy_file.header_in(checkpoint.load(path))
+    if header is not None:
+        return policy_file.config_of(header, path), policy_file.agents_of(header, path)[0].spec
+    theirs = run_of(path).config
+    trained = from_yaml(theirs) if theirs.is_file() else config
+    return trained, envs.describe(trained.env)
+
+
 def opponent_of(named: str, config: Config, game: Any) -> Player:
     """The player that `--opponent` names.
 
@@ -141,9 +152,8 @@ def opponent_of(named: str, config: Config, game: Any) -> Player:
             f"--opponent {named} is neither human, random, scripted, an import path of a player nor the file of a "
             "policy or snapshot"
         )
-    theirs = run_of(path).config
-    trained = from_yaml(theirs) if theirs.is_file() else config
-    if replace(envs.describe(trained.env), against_opponents=False) != game.spec:
+    trained, spec = _trained(path, config)
+    if (spec.leaves, spec.action) != (game.spec.leaves, game.spec.action):
         raise ConfigError(
             f"--opponent {named} was trained on {trained.env.id} with other observations or actions than this game: "
             "name another one"

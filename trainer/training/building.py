@@ -22,7 +22,7 @@ from trainer.config.sections import Config
 from trainer.datasets.minari import read_dataset
 from trainer.datasets.rows import rows_of
 from trainer.envs import EnvError, EnvSpec
-from trainer.host import seeds
+from trainer.host import seeds, unguarded
 from trainer.host.signals import StopSignals
 from trainer.memory.boards import RUN, ControlBoard
 from trainer.replay.on_disk import ReplayCopy
@@ -77,6 +77,8 @@ def describe(config: Config) -> list[tuple[str, EnvSpec]]:
     except TaskFailed as error:
         if error.kind == "EnvError":
             raise EnvError(error.cause) from error
+        if unguarded.WORDS in str(error):
+            raise ConfigError(unguarded.sentence()) from error
         raise EnvError(f"{config.env.id}: {error}; make one by itself in Python to see why") from error
     for name, spec in world:
         check_actions(agent_config(config, name).algorithm, spec)

@@ -11,7 +11,8 @@ import multiprocessing.forkserver
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing import Pipe, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -180,6 +181,16 @@ def use_fork_server() -> int:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return _pid()
+
+
+@contextmanager
+def same_start_method() -> Iterator[None]:
+    """Let `multiprocessing` start processes after the context as before it: the process may be a notebook's."""
+    before = multiprocessing.get_start_method(allow_none=True)
+    try:
+        yield
+    finally:
+        mp.set_start_method(before, force=True)  # None: as if none had been chosen
 
 
 def _start_tracker() -> None:

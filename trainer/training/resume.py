@@ -39,7 +39,7 @@ def restore(system: System) -> None:
     starts from the beginning.
     """
     loggers, folder, run = system.loggers, RunFolder(system.run_dir), {}
-    checkpoint.whole(folder.best_policy, loggers.event)  # else the evaluator meets a torn one
+    checkpoint.whole(checkpoint.best_policy(folder), loggers.event)  # else the evaluator meets a torn one
     try:
         run = checkpoint.load(folder.last_policy)
     except ReadError as error:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
 from trainer.config.run_files import RunFolder
 from trainer.learning.determinism import generator_states
-from trainer.roles import evaluator as evaluating
+from trainer.run_folder import checkpoint
 from trainer.training.system import System
 
 
@@ -36,10 +37,19 @@ def save(system: System, frames: int, whole: bool, more: dict[str, Any]) -> None
         plan.name: telemetry.episodes.state_dict()
         for plan, telemetry in zip(system.plans, system.telemetry, strict=True)
     }
-    evaluating.save_policy(folder.last_policy, system.learners.flat(), frames, float("nan"), run=run)
+    checkpoint.write_aside({**_policy(system, frames), "run": run}, folder.last_policy)
     pool.forget(folder.pool)
     system.checkpoint_s = time.monotonic() - start
     system.checkpoint_bytes = system.learners.replay_bytes()
+
+
+def _policy(system: System, frames: int) -> dict[str, Any]:
+    """The present weights with the header of the run's policy files, so that they can be used without the run."""
+    header = {**system.policy_header, "frames": frames, "returns": {}}
+    return {
+        "weights": system.learners.flat().clone(), "frames": frames, "eval_return_mean": float("nan"),
+        "policy": json.dumps(header),
+    }  # fmt: skip
 
 
 def save_policy(system: System, frames: int) -> None:
@@ -51,7 +61,7 @@ def save_policy(system: System, frames: int) -> None:
     """
     path = RunFolder(system.run_dir).policy_after(frames)
     try:
-        evaluating.save_policy(path, system.learners.flat(), frames, float("nan"))
+        checkpoint.write_aside(_policy(system, frames), path)
     except OSError as error:
         system.loggers.event(
             f"warning: the policy {path} could not be written ({error}): make room in {system.run_dir}"

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from trainer.config.sections import Config
 from trainer.envs import EnvSpec
+from trainer.envs.world import AGENT
 from trainer.host.errors import RunFailed
 from trainer.host.signals import StopSignals
 from trainer.learning.determinism import set_generator_states
@@ -24,6 +26,7 @@ from trainer.memory.boards import STOP, ControlBoard
 from trainer.reading import ReadError
 from trainer.roles.agents import AgentPlan
 from trainer.roles.pace import IDLE_S
+from trainer.roles.policies import header_of
 from trainer.run_folder import manifest
 from trainer.selfplay.pool import NoPool, OpponentPool
 from trainer.telemetry import output
@@ -110,6 +113,13 @@ class System:
     def total_frames(self) -> int:
         """Number of transitions that count for the budget."""
         return self.learners.total_frames()
+
+    @cached_property
+    def policy_header(self) -> dict[str, Any]:
+        """The header of this run's policy files, see `trainer.roles.policies`."""
+        acting = self.learners.acting
+        names = [plan.name for plan in acting] if len(acting) > 1 else [AGENT]
+        return header_of(self.config, names, self.players(), self.run_dir)
 
     # Called by the schedule, see `trainer.config.schedules.Turns`.
 
