@@ -173,9 +173,9 @@ class TD3Config(ActorCriticConfig):
 
     name: str = "td3"
     policy_delay: int = number(2, 1, 10**6, (1, 100))  # updates of the critics for each of actor and target networks
-    target_noise: float = number(0.2, 0.0, 10.0, (0.0, 1.0))  # of the next action, scaled to -1 .. 1 ...
-    target_noise_clip: float = number(0.5, 0.0, 10.0, (0.0, 1.0))  # ... within these bounds
-    action_noise: float = number(0.1, 0.0, 10.0, (0.0, 1.0))  # of the collectors' actions, scaled to -1 .. 1
+    target_noise: float = number(0.2, 0.0, 10.0, (0.0, 1.0))  # deviation of the noise on the target's next action
+    target_noise_clip: float = number(0.5, 0.0, 10.0, (0.0, 1.0))  # bound of the noise in the target
+    action_noise: float = number(0.1, 0.0, 10.0, (0.0, 1.0))  # deviation of the noise on the collectors' actions
     action_noise_theta: float | None = number(
         None, 0.0, 1.0
     )  # null: independent noise; else theta of Ornstein-Uhlenbeck noise
