@@ -12,6 +12,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+import trainer
 from trainer import envs
 from trainer.algorithms import make_policy
 from trainer.config.algorithms import DQNConfig
@@ -211,6 +212,23 @@ def test_sync_ends_with_the_bits_of_sequential_and_the_policy_has_the_statistics
     scale = 1 / torch.sqrt(kept["squares"] / kept["count"] + 1e-8)
     assert encoder.running_scale.tolist() == pytest.approx(scale.tolist(), rel=1e-5)
     assert players.networks[0].encoders.return_scale < 1  # returns of CartPole differ by more than 1
+
+
+def test_a_policy_in_python_and_one_for_onnx_see_what_the_learner_saw(small_config, tmp_path: Path):
+    config = cartpole(small_config, "run", schedule={"name": "sequential"})
+    train(config, ["test"])
+    policy = trainer.load_policy(str(config.run_dir), which="last")
+    seen = np.random.default_rng(3).normal(0, [1, 2, 0.1, 2], (64, 4)).astype(np.float32)
+    players = Players([(config, envs.describe(config.env))])
+    players.load(weights_of(config))
+    with torch.inference_mode():
+        expected = players.policy(0, [seen], None)([seen], None)[0]
+    assert 0 < expected.sum() < 64
+    assert policy(seen).tolist() == expected.tolist()
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    session = onnxruntime.InferenceSession(str(policy.export(tmp_path / "policy.onnx")))
+    assert session.run(["action"], {"observation": seen})[0].tolist() == expected.tolist()
 
 
 def test_networks_without_the_keys_have_no_statistics(small_config):
