@@ -161,3 +161,31 @@ def test_onnxruntime_alone_reaches_the_runs_return(tmp_path: Path) -> None:
     assert not found["torch"]
     # 20 episodes against 100, each with a deviation below 150 where the mean is near 500.
     assert found["mean"] >= reached - 3 * 150 / 20**0.5, (found, reached)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", RUNS)
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_actors_can_be_exported_and_asked(
+    name: str, suffix: str, make_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    """Actions in a box: one observation, a batch, and draws that differ."""
+    from trainer.api.sources import Saved
+    from trainer.envs import describe
+    from trainer.roles.greedy import Players
+
+    pytest.importorskip("onnxscript")
+    config = make_config(
+        tmp_path / "run", algorithm={"name": name}, env={"id": "Pendulum-v1", "backend": "gymnasium", "kwargs": {}}
+    )
+    spec = describe(config.env)
+    flat = Players([(config, spec)]).flat
+    policy = trainer.Policy(Saved(tmp_path, config, [("agent_0", spec)], flat))
+    run = RUNS[suffix](policy.export(tmp_path / f"p{suffix}"))
+    for count in BATCHES:
+        seen = np.random.default_rng(count).uniform(-1, 1, (count, 3)).astype(np.float32)
+        greedy = policy(seen)
+        assert greedy.shape == (count, 1) and np.allclose(run([seen]), greedy, atol=1e-5)
+        assert np.allclose(policy(seen[0]), greedy[0], atol=1e-6)
+        drawn = policy(seen, deterministic=False)
+        assert (drawn != greedy).any() and (np.abs(drawn) <= 2).all()

@@ -77,7 +77,7 @@ def export(policy: Policy, path: Path) -> Path:
     """
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path} must end in {' or '.join(SUFFIXES)}")
-    network = copy.deepcopy(policy.module).eval()
+    network = copy.deepcopy(policy.module).eval().requires_grad_(False)
     let_stack(network)
     module, spec = Exported(network, acting_of(policy.tensordict_module), policy.spec).eval(), policy.spec
     example, names = _example(spec), [leaf.name for leaf in spec.leaves]
