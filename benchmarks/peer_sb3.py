@@ -1,4 +1,4 @@
-"""One job of `works.py` by Stable-Baselines3's DQN; prints the JSON line of the other drivers.
+"""One job of `works.py` by Stable-Baselines3's DQN or SAC; prints the JSON line of the other drivers.
 
     PYTHON_WITH_SB3 -m benchmarks.peer_sb3 --env CartPole-v1 --n-envs 8
 
@@ -42,10 +42,10 @@ def make_env(env_id: str, seed: int) -> Any:
 
 def make_model(args: argparse.Namespace) -> Any:
     """The model for the job, or for `--solve`."""
-    from stable_baselines3 import DQN, PPO
+    from stable_baselines3 import DQN, PPO, SAC
     from stable_baselines3.common.vec_env import DummyVecEnv
 
-    from benchmarks.works import EPSILON_END, EPSILON_SHARE, EPSILON_START, GAMMA, WORKS
+    from benchmarks.works import EPSILON_END, EPSILON_SHARE, EPSILON_START, GAMMA, TAU, WORKS
 
     made = DummyVecEnv([lambda i=i: make_env(args.env, args.seed + i) for i in range(args.n_envs)])
     if args.solve == "ppo":  # hyperparams/ppo.yml of rl-zoo3
@@ -61,6 +61,13 @@ def make_model(args: argparse.Namespace) -> Any:
         )  # fmt: skip
     work, image = WORKS[args.env], args.env.startswith("ALE/")
     round_frames = math.lcm(work.train_every, args.n_envs)
+    if work.algorithm == "sac":
+        return SAC(
+            "MlpPolicy", made, learning_rate=work.lr, buffer_size=work.buffer, learning_starts=work.learning_starts,
+            batch_size=work.batch, tau=TAU, gamma=GAMMA, train_freq=round_frames // args.n_envs,
+            gradient_steps=round_frames // work.train_every, policy_kwargs={"net_arch": list(work.hidden)},
+            seed=args.seed, device="cpu",
+        )  # fmt: skip
     return DQN(
         "CnnPolicy" if image else "MlpPolicy", made, learning_rate=work.lr, buffer_size=work.buffer,
         learning_starts=work.learning_starts, batch_size=work.batch, gamma=GAMMA,

@@ -3,12 +3,12 @@
     python -m benchmarks.peers [--json FILE] [--sb3 PYTHON] [--only NAME ...] [--solve ppo]
 
 Each job of `works.py` is run in turns by this trainer (`peer_ours.py`), by Stable-Baselines3 (`peer_sb3.py`, by the
-Python of another virtual environment: `pip install torch==2.13.0`, then `"stable-baselines3==2.9.*" "gymnasium[box2d]"
-ale-py opencv-python-headless`) and, for CartPole only, by TorchRL's DQNTrainer (`peer_torchrl.py`). Both sides try the
-same numbers of environments and threads; the best choice of each counts, by the median over the repeats. The row below
-each comparison says by how much their updates per frame differ, with a bar of 1 %. Then follows the time to solve
-CartPole with the trainer's default preset: seconds from the first frame to the weights whose mean greedy return over 20
-episodes is at least 475. If a driver is missing or fails, its row has no value.
+Python of another virtual environment: `pip install torch==2.13.0`, then `"stable-baselines3==2.9.*"
+"gymnasium[box2d,mujoco]" ale-py opencv-python-headless`) and, for CartPole only, by TorchRL's DQNTrainer
+(`peer_torchrl.py`). Both sides try the same numbers of environments and threads; the best choice of each counts, by the
+median over the repeats. The row below each comparison says by how much their updates per frame differ, with a bar of
+1 %. Then follows the time to solve CartPole with the trainer's default preset: seconds from the first frame to the
+weights whose mean greedy return over 20 episodes is at least 475. If a driver is missing or fails, its row is empty.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ COMPARISONS = (
     Comparison("cartpole", "CartPole-v1", "Stable-Baselines3", (8, 16, 64), 2.5),
     Comparison("lunarlander", "LunarLander-v3", "Stable-Baselines3", (8, 16), 1.6),
     Comparison("pong", "ALE/Pong-v5", "Stable-Baselines3", (1, 8), 1.3),
+    Comparison("halfcheetah", "HalfCheetah-v5", "Stable-Baselines3 SAC", (1, 8), 1.6),
+    Comparison("pendulum", "Pendulum-v1", "Stable-Baselines3 SAC", (1, 8), 1.6),
     Comparison("torchrl", "CartPole-v1", "TorchRL DQNTrainer", (8, 16, 64), None),
     Comparison("torchrl-documented", "CartPole-v1", "TorchRL DQNTrainer, one environment", (8, 16, 64), 10.0, (1,)),
 )

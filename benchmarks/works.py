@@ -4,6 +4,9 @@ For each library the batch, replay, learning start, updates per frame, target pe
 the same. In all jobs: gamma 0.99, epsilon from 1 to 0.05 over the first half of the run, one-step returns, no double
 Q-learning, Adam. Pong has frame skip 4, 84 x 84 grey, 4 frames stacked, rewards as the game gives them. Loss and
 clipping are the defaults of Stable-Baselines3: Huber, gradient norm 10.
+
+The jobs with actions in a box are SAC with a learned temperature, twin critics and target networks that follow by 0.005
+after every update; the first frames, before learning starts, are uniformly random.
 """
 
 from __future__ import annotations
@@ -22,8 +25,9 @@ class Work:
         buffer: capacity of the replay.
         learning_starts: frames before the first update.
         train_every: one update every so many frames.
-        target_every: frames between two hard updates of the target network.
+        target_every: frames between two hard updates of the target network; SAC has soft ones.
         lr: Adam's.
+        algorithm: `dqn` or `sac`.
     """
 
     steps: int
@@ -34,6 +38,7 @@ class Work:
     train_every: int
     target_every: int
     lr: float
+    algorithm: str = "dqn"
 
 
 GAMMA, EPSILON_START, EPSILON_END, EPSILON_SHARE = 0.99, 1.0, 0.05, 0.5
@@ -42,7 +47,10 @@ WORKS = {
     "CartPole-v1": Work(100_000, (120, 84), 128, 10_000, 10_000, 10, 500, 2.5e-4),
     "LunarLander-v3": Work(20_000, (256, 256), 128, 100_000, 1_000, 4, 500, 5e-4),
     "ALE/Pong-v5": Work(2_500, (512,), 32, 10_000, 1_000, 4, 1_000, 1e-4),
+    "Pendulum-v1": Work(4_000, (256, 256), 256, 100_000, 1_000, 1, 0, 3e-4, "sac"),
+    "HalfCheetah-v5": Work(4_000, (256, 256), 256, 100_000, 1_000, 1, 0, 3e-4, "sac"),
 }
+TAU = 0.005
 
 
 def arguments(env_id: str, steps: int, seed: int, threads: int, envs_per_worker: int, workers: int) -> list[str]:
@@ -57,16 +65,31 @@ def arguments(env_id: str, steps: int, seed: int, threads: int, envs_per_worker:
         workers: collector processes.
     """
     work = WORKS[env_id]
-    preset = ["preset=pong", "env.clip_rewards=false"] if env_id.startswith("ALE/") else ["preset=generic"]
     return [
-        *preset, f"env.id={env_id}", f"seed={seed}", f"budget_frames={steps}", "algorithm.n_step=1",
-        "algorithm.double=false", f"algorithm.gamma={GAMMA}", "algorithm.loss_function=smooth_l1",
-        f"algorithm.hidden_sizes=[{','.join(map(str, work.hidden))}]",
-        f"algorithm.target_update_every_updates={work.target_every // work.train_every}",
+        *_KEYS[work.algorithm](env_id, work, steps), f"env.id={env_id}", f"seed={seed}", f"budget_frames={steps}",
+        "algorithm.n_step=1", f"algorithm.gamma={GAMMA}", f"algorithm.hidden_sizes=[{','.join(map(str, work.hidden))}]",
         f"collector.num_workers={workers}", f"collector.envs_per_worker={envs_per_worker}",
-        f"collector.epsilon_start={EPSILON_START}", f"collector.epsilon_end={EPSILON_END}",
-        f"collector.epsilon_decay_frames={round(EPSILON_SHARE * steps)}", f"replay.capacity_frames={work.buffer}",
-        f"learner.batch_size={work.batch}", f"learner.learning_rate={work.lr}", "learner.max_grad_norm=10",
+        f"replay.capacity_frames={work.buffer}", f"learner.batch_size={work.batch}", f"learner.learning_rate={work.lr}",
         f"learner.warmup_frames={work.learning_starts}", f"learner.num_threads={threads}",
         f"schedule.frames_per_update={work.train_every}",
     ]  # fmt: skip
+
+
+def _dqn(env_id: str, work: Work, steps: int) -> list[str]:
+    preset = ["preset=pong", "env.clip_rewards=false"] if env_id.startswith("ALE/") else ["preset=generic"]
+    return [
+        *preset, "algorithm.double=false", "algorithm.loss_function=smooth_l1", "learner.max_grad_norm=10",
+        f"algorithm.target_update_every_updates={work.target_every // work.train_every}",
+        f"collector.epsilon_start={EPSILON_START}", f"collector.epsilon_end={EPSILON_END}",
+        f"collector.epsilon_decay_frames={round(EPSILON_SHARE * steps)}",
+    ]  # fmt: skip
+
+
+def _sac(env_id: str, work: Work, steps: int) -> list[str]:
+    return [
+        "preset=continuous", "algorithm=sac", f"algorithm.target_tau={TAU}",
+        f"collector.random_frames={work.learning_starts}",
+    ]  # fmt: skip
+
+
+_KEYS = {"dqn": _dqn, "sac": _sac}
