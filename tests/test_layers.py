@@ -30,13 +30,14 @@ PACKAGES = [
     "host",
     "memory",
     "run_folder",
+    "sharing",
     "config",
     "reading",  # a file: what reads files, and says of a damaged one what is wrong
     "envs",
 ]
 HEIGHT = {package: len(PACKAGES) - line for line, package in enumerate(PACKAGES)}
 # `python -m trainer.run` and the like: nothing but the call of a command.
-ENTRIES = {"run", "eval", "play", "plot", "report", "tune", "export_dataset", "league", "timeline"}
+ENTRIES = {"run", "eval", "play", "plot", "report", "tune", "export_dataset", "push", "league", "timeline"}
 
 # Whatever starts a process or says how one is started.
 STARTERS = {

@@ -21,6 +21,7 @@ from trainer.envs.import_paths import is_path
 from trainer.reading import ReadError
 from trainer.roles.greedy import Players
 from trainer.run_folder import checkpoint, policy_file
+from trainer.sharing import hub
 
 HUB = "hub:"
 FILE_IN_HUB = "policy.safetensors"
@@ -81,7 +82,7 @@ def read(source: str | os.PathLike[str], which: str = "best", trust: bool = Fals
         EnvError: the environment of a policy of an older version could not be made.
     """
     if str(source).startswith(HUB):
-        return _from_hub(str(source).removeprefix(HUB), trust)
+        return _file(hub.fetch(str(source).removeprefix(HUB), FILE_IN_HUB), trust)
     path = Path(source).absolute()
     if path.is_dir() and not RunFolder(path).config.is_file() and (path / FILE_IN_HUB).is_file():
         path = path / FILE_IN_HUB  # what was pushed to the hub, or fetched from there
@@ -165,19 +166,3 @@ def _weights(path: Path, state: dict[str, Any]) -> Tensor:
     if not isinstance(flat, Tensor):
         raise ReadError(f"{path} holds no policy: name a policy.safetensors or a snapshot_*.pt")
     return flat.float().flatten()
-
-
-def _from_hub(name: str, trust: bool) -> Saved:
-    """A policy of a repository of the Hugging Face Hub, `owner/name` or `owner/name@revision`; a safetensors file."""
-    try:
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-    except ImportError as error:
-        raise ConfigError(f"hub:{name} needs the package huggingface_hub: pip install huggingface_hub") from error
-    repository, _, revision = name.partition("@")
-    try:
-        path = Path(hf_hub_download(repository, FILE_IN_HUB, revision=revision or None))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        first = str(error).strip().partition("\n")[0]
-        raise ConfigError(f"hub:{name} could not be fetched ({first}): check the name, and the connection") from error
-    return _file(path, trust)

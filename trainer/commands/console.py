@@ -37,6 +37,7 @@ COMMANDS = {
     "tune": Command("trainer.commands.tune:main", "search for a better configuration"),
     "league": Command("trainer.commands.league:main", "ratings of the players of a game"),
     "timeline": Command("trainer.commands.timeline:main", "what every process of a run did when"),
+    "push": Command("trainer.commands.push:main", "share a run's best policy in the Hugging Face Hub"),
     "export_dataset": Command("trainer.commands.export_dataset:main", "a run's replay as a Minari dataset"),
     "completion": Command("trainer.commands.completion:main", "a completion script for bash, zsh or fish"),
 }
