@@ -64,7 +64,7 @@ def test_the_card_says_how_it_was_trained_and_how_well_it_plays(run, place):
     assert result["metrics"][0]["value"] == f"{mean:.2f} +/- {std:.2f}"
     assert f"| best policy | {mean:.2f} | {std:.2f} | 2 |" in text
     assert "    python -m trainer.run preset=cartpole seed=4\n" in text  # without folders and accounts
-    assert str(run) not in text and "wandb" not in text and "hidden_sizes" in text
+    assert str(run) not in text and "wandb_entity" not in text and "hidden_sizes" in text
 
 
 def test_whoever_loads_it_gets_the_same_policy(run, place):

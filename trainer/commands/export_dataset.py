@@ -19,6 +19,7 @@ from trainer.commands.finished import from_here
 from trainer.commands.names import program
 from trainer.config.fields import ConfigError
 from trainer.config.overrides import agent_config
+from trainer.config.parts import import_from_here
 from trainer.config.run_config import first_line, from_yaml
 from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--episodes", type=int, help="at most (default: all)")
     parser.add_argument("--agent", help="whose replay, in a world of several agents")
     options = parser.parse_args(arguments)
+    import_from_here()
     try:
         episodes, steps = _export(options.run, options.id, options.episodes, options.agent)
     except (ConfigError, ReadError, envs.EnvError) as error:

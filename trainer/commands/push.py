@@ -20,6 +20,7 @@ from trainer.commands import play
 from trainer.commands.finished import from_here
 from trainer.commands.names import program
 from trainer.config.fields import ConfigError
+from trainer.config.parts import import_from_here
 from trainer.config.run_config import from_yaml
 from trainer.config.run_files import RunFolder
 from trainer.envs import EnvError
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--private", action="store_true", help="make a new repository private")
     parser.add_argument("--no-video", action="store_true", help="leave the video out")
     options = parser.parse_args(arguments)
+    import_from_here()
     try:
         with tempfile.TemporaryDirectory() as folder:
             collect(options.run, options.name, Path(folder), not options.no_video)

@@ -18,6 +18,7 @@ from typing import Any
 from trainer.commands.names import program
 from trainer.config.compose import load
 from trainer.config.fields import ConfigError
+from trainer.config.parts import import_from_here
 from trainer.host.signals import StopSignals
 
 MOST_FAILURES = 3  # in a row end the search
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument("--seed", type=int, help="of the sampler (default: random)")
     options = parser.parse_intermixed_args(arguments)
+    import_from_here()
     try:
         return _search(options)
     except ConfigError as error:

@@ -194,7 +194,12 @@ def _videos(group: Group) -> Iterator[dict[str, str]]:
 
 
 def _video_files(folder: Path) -> list[Path]:
-    return [path for pattern in ("*", "videos/*") for path in folder.glob(pattern) if path.suffix in VIDEOS]
+    return [
+        path
+        for pattern in ("*", f"{RunFolder(folder).videos.name}/*")
+        for path in folder.glob(pattern)
+        if path.suffix in VIDEOS
+    ]
 
 
 def _commit(run: Run) -> str:
