@@ -3,8 +3,6 @@
 `rainbow` and `apex` are sets of options of `c51` and `dqn`: see configs/algorithm/.
 """
 
-from pkgutil import resolve_name
-
 import torch
 from tensordict.nn import TensorDictModule
 
@@ -12,6 +10,7 @@ from trainer.algorithms.algorithm import Algorithm
 from trainer.config.algorithms import ACTIONS, ALGORITHMS, AlgorithmConfig
 from trainer.config.sections import Config, LearnerConfig
 from trainer.envs import BoxAction, DiscreteAction, EnvError, EnvSpec
+from trainer.envs.import_paths import part_at
 
 __all__ = ["Algorithm", "build", "check_actions", "make_policy"]
 
@@ -28,7 +27,7 @@ def build(section: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Al
         ConfigError: the environment does not go with a key.
         EnvError: the environment has another kind of actions; see `check_actions`.
     """
-    algorithm: Algorithm = resolve_name(ALGORITHMS[section.name].build)(section, learner, spec)
+    algorithm: Algorithm = part_at(ALGORITHMS[section.name].build)(section, learner, spec)
     return algorithm
 
 

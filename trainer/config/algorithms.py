@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, make_dataclass
+from functools import cache
 from typing import Any
 
 from trainer.config.algorithm_checks import check_ensemble, check_network, check_quantiles, check_support
@@ -186,7 +187,7 @@ def _nothing(section: Any) -> list[str]:
 
 
 def _plain_layers(section: Any) -> bool:
-    return not section.noisy  # noisy layers explore, in place of epsilon
+    return not getattr(section, "noisy", False)  # noisy layers explore, in place of epsilon
 
 
 @dataclass(frozen=True)
@@ -271,13 +272,21 @@ def _without_bases_first(section: type[AlgorithmConfig]) -> int:
     return -len(section.__mro__)  # Python wants a class before its bases
 
 
-# The keys of all algorithms: files and arguments may name any of them before the algorithm is known.
-AnyAlgorithmConfig: Any = make_dataclass(
-    "AnyAlgorithmConfig",
-    [("name", "str", DQNConfig.name)],
-    bases=tuple(sorted(dict.fromkeys(entry.section for entry in ALGORITHMS.values()), key=_without_bases_first)),
-    frozen=True,
-)
+def any_section() -> Any:
+    """The class of the keys of all algorithms: files and arguments may name any of them before the algorithm is known.
+
+    Of a key that several sections have, a user's section says the default.
+    """
+    return _any_section(tuple(dict.fromkeys(entry.section for entry in reversed(ALGORITHMS.values()))))
+
+
+@cache
+def _any_section(sections: tuple[type[AlgorithmConfig], ...]) -> Any:
+    bases = tuple(sorted(sections, key=_without_bases_first))
+    return make_dataclass("AnyAlgorithmConfig", [("name", "str", DQNConfig.name)], bases=bases, frozen=True)
+
+
+AnyAlgorithmConfig: Any = any_section()  # of ours alone
 
 
 def section_of(values: AlgorithmConfig, name: str) -> AlgorithmConfig:

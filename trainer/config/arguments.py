@@ -16,6 +16,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from trainer.config.algorithms import ALGORITHMS
 from trainer.config.fields import ConfigError, hint, nearest, shown
 from trainer.config.run_config import first_line, schema
 from trainer.config.sections import CONFIG_DIR, config_keys, group_options
@@ -42,6 +43,8 @@ def check(arguments: Sequence[str]) -> list[Override]:
     Raises:
         ConfigError: about the first argument that is not valid.
     """
+    if tuple(ALGORITHMS) != _known:
+        _know_algorithms()
     overrides = [_parse(_of_part(argument)) for argument in arguments]
     folders = folders_of(overrides)
     for override in overrides:
@@ -60,6 +63,18 @@ def check(arguments: Sequence[str]) -> list[Override]:
             else:
                 _check_type(key, value)
     return overrides
+
+
+_known = tuple(ALGORITHMS)
+
+
+def _know_algorithms() -> None:
+    """Let `KEYS` have the keys of the algorithms that there are now, as a user's may have come or gone."""
+    global _known
+    KEYS.clear()
+    KEYS.update(config_keys())
+    _types.cache_clear()
+    _known = tuple(ALGORITHMS)
 
 
 def search_path(folders: Sequence[str]) -> str:
@@ -96,6 +111,7 @@ def _of_part(argument: str) -> str:
     """The argument; `GROUP=package.module:object` becomes `GROUP.name=package.module:object`."""
     group, _, value = argument.partition("=")
     takes_part = group in GROUPS and "part" in getattr(KEYS.get(f"{group}.name"), "metadata", {})
+    takes_part |= group == "algorithm"
     return f"{group}.name={value}" if takes_part and is_path(value) else argument
 
 

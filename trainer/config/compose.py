@@ -17,6 +17,7 @@ from trainer.config.paths import absolute
 from trainer.config.presets import assumed, choose_files, choose_preset
 from trainer.config.resuming import folder_to_resume, resumed
 from trainer.config.sections import resolve
+from trainer.config.users_algorithms import paths_in, use_algorithms
 from trainer.config.validation import check_values, validate
 
 __all__ = ["Loaded", "absolute", "check", "choose_files", "choose_preset", "hydra_arguments", "jobs", "load"]
@@ -32,6 +33,7 @@ def load(arguments: Sequence[str], cores: int | None = None) -> Loaded:
     Raises:
         ConfigError: an argument or a combination of values is not valid; the first one found.
     """
+    use_algorithms(paths_in(arguments))
     source, arguments = split_source(arguments)
     overrides = check(arguments)
     for argument, override in zip(arguments, overrides, strict=True):
@@ -62,6 +64,7 @@ def jobs(arguments: Sequence[str]) -> list[list[str]]:
     Raises:
         ConfigError: an argument is not valid, or the sweep has no end or too many runs.
     """
+    use_algorithms(paths_in(arguments))
     source, arguments = split_source(arguments)
     values: list[list[str]] = [[f"{FROM}{source}"]] if source else []
     for override in check(arguments):

@@ -27,9 +27,17 @@ from trainer.config.fields import ConfigError
 from trainer.config.run_config import first_line, schema, with_own_keys
 from trainer.config.sections import CONFIG_DIR, Config
 
-_SCHEMA = schema()
-_SCHEMA.env.id = "???"  # to be set by a file of the group env, or by the user
-ConfigStore.instance().store("schema", _SCHEMA)  # the first entry of configs/train.yaml
+_stored: list[tuple[str, ...]] = []
+
+
+def store_schema() -> None:
+    """Let Hydra know the keys of all algorithms that there are now, as the first entry of configs/train.yaml."""
+    if _stored == [tuple(ALGORITHMS)]:
+        return
+    node = schema()
+    node.env.id = "???"  # to be set by a file of the group env, or by the user
+    ConfigStore.instance().store("schema", node)
+    _stored[:] = [tuple(ALGORITHMS)]
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,7 @@ def compose_node(arguments: Sequence[str]) -> Any:
     Raises:
         ConfigError: they make no configuration, or a value is missing.
     """
+    store_schema()
     with _in_one_sentence(), _separate_hydra():
         node = compose("train", list(arguments))
         missing = OmegaConf.missing_keys(node)
@@ -97,6 +106,7 @@ def composed(arguments: list[str], overrides: Sequence[Override], resolved: bool
     Raises:
         ConfigError: they make no configuration, or a key was typed that the algorithm does not have.
     """
+    store_schema()
     with _in_one_sentence(), _separate_hydra():
         node = compose("train", arguments)
         whole = cast(dict[str, Any], OmegaConf.to_container(node, resolve=True))

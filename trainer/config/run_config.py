@@ -6,9 +6,10 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
-from trainer.config.algorithms import AnyAlgorithmConfig, section_of
+from trainer.config.algorithms import any_section, section_of
 from trainer.config.fields import ConfigError, hint
 from trainer.config.sections import Config, config_keys
+from trainer.config.users_algorithms import add_algorithms, paths_of
 from trainer.reading import ReadError, read_text
 
 
@@ -31,7 +32,7 @@ def schema() -> Any:
     """
     from omegaconf import OmegaConf
 
-    node = OmegaConf.structured(Config(algorithm=AnyAlgorithmConfig()))
+    node = OmegaConf.structured(Config(algorithm=any_section()()))
     OmegaConf.set_readonly(node, None)
     for item in fields(Config):
         if OmegaConf.is_config(node[item.name]):
@@ -81,6 +82,7 @@ def from_dict(values: Any, source: str) -> Config:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    add_algorithms(paths_of(OmegaConf.to_container(values) if OmegaConf.is_config(values) else values))
     try:
         return with_own_keys(cast(Config, OmegaConf.to_object(OmegaConf.merge(schema(), values))))
     except OmegaConfBaseException as error:

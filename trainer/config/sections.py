@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from trainer.config.algorithms import AlgorithmConfig, AnyAlgorithmConfig, DQNConfig
+from trainer.config.algorithms import AlgorithmConfig, DQNConfig, any_section
 from trainer.config.fields import number, one_of, part
 from trainer.config.machine import available_cores
 from trainer.config.registries import EXPLORATIONS, LEARNING_RATES, OPTIONAL_LOGGERS
@@ -276,7 +276,7 @@ class Config:
     callbacks: list[Any] = field(default_factory=list)
     env: EnvConfig = field(default_factory=EnvConfig)
     # The section of the algorithm that was chosen; until it is known which, the keys of all of them.
-    algorithm: AlgorithmConfig = field(default_factory=DQNConfig, metadata={"keys": AnyAlgorithmConfig})
+    algorithm: AlgorithmConfig = field(default_factory=DQNConfig, metadata={"keys": any_section})
     collector: CollectorConfig = field(default_factory=CollectorConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
@@ -298,7 +298,10 @@ def config_keys(config: Any = Config, prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for item in fields(config):
         is_type = isinstance(config, type)
-        section = item.metadata.get("keys", item.default_factory) if is_type else getattr(config, item.name)
+        if is_type:
+            section = item.metadata["keys"]() if "keys" in item.metadata else item.default_factory
+        else:
+            section = getattr(config, item.name)
         if is_dataclass(section):
             found |= config_keys(section, f"{prefix}{item.name}.")
         else:

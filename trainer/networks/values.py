@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trainer.config.algorithms import DQNConfig, MunchausenConfig
+from trainer.config.algorithms import OneValueConfig
 from trainer.config.fields import ConfigError
 from trainer.envs import EnvSpec
 from trainer.envs.import_paths import part_at
 from trainer.networks.q_network import QNetwork
 
 
-def value_network(spec: EnvSpec, section: DQNConfig | MunchausenConfig, channels_last: bool) -> QNetwork | UsersNetwork:
+def value_network(spec: EnvSpec, section: OneValueConfig, channels_last: bool) -> QNetwork | UsersNetwork:
     """The network of an algorithm with one value for each action.
 
     Args:

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from trainer.config.run_config import to_dict
 from trainer.config.sections import Config
+from trainer.config.users_algorithms import add_algorithms, paths_of
 from trainer.host import programs
 from trainer.host.resources import prepare_process
 from trainer.host.seeds import seed_globals
@@ -37,6 +39,7 @@ def begin(config: Config, role: str, number: int = 0, start: int = 0, num_thread
         start: how often the process was restarted.
         num_threads: that torch may use.
     """
+    add_algorithms(paths_of(to_dict(config)))
     if config.run_dir is not None and role != "describe":  # the run folder is not opened yet
         capture(Path(config.run_dir), role if role in ALONE else f"{role}_{number}")
     obey_parent()
