@@ -23,6 +23,7 @@ from trainer.config.sections import LearnerConfig
 from trainer.envs import EnvSpec
 from trainer.networks.q_network import QNetwork
 
+SUPPORT = 10.0  # of Bellemare et al. 2017, where nobody has chosen one by an environment's rewards
 EVEN = 0.01  # uniform share of the initial distribution
 MAX_SLOPE = 1e4  # difference in log-odds of the first and the last atom at which one atom has all probability
 
@@ -52,9 +53,11 @@ def build(config: C51Config, learner: LearnerConfig, spec: EnvSpec) -> Algorithm
 
 def limits(config: C51Config) -> tuple[float, float]:
     """The first and the last atom."""
+    first = -SUPPORT if config.v_min is None else config.v_min
+    last = SUPPORT if config.v_max is None else config.v_max
     if not config.value_rescaling:
-        return config.v_min, config.v_max
-    low, high = targets.rescale(torch.tensor([config.v_min, config.v_max], dtype=torch.float64)).tolist()
+        return first, last
+    low, high = targets.rescale(torch.tensor([first, last], dtype=torch.float64)).tolist()
     return low, high
 
 

@@ -15,6 +15,8 @@ LEAST_SUPPORT = 1e-6  # of v_max - v_min, and of a bound that is not 0
 def check_support(section: C51Config) -> list[str]:
     """Refuse a support of C51 that is none; warnings about one that leaves out 0."""
     low, high = section.v_min, section.v_max
+    if low is None or high is None:
+        return []  # to be chosen by rewards
     if low >= high:
         raise ConfigError(
             f"algorithm.v_min={low:g} is not below algorithm.v_max={high:g}: set them to the "

@@ -6,7 +6,7 @@ section, and two dozen repeated fields could get different defaults and ranges.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cache
 from typing import Any
@@ -72,8 +72,9 @@ class C51Config(ValueConfig):
     name: str = "c51"
     double: bool = True
     num_atoms: int = number(51, 2, 4_096, (3, 1_024))  # atoms of the return's distribution, evenly from v_min to v_max
-    v_min: float = number(-10.0, -1e9, 1e9, (-1e6, 1e6))  # smallest discounted return; values begin at 0 or next to it
-    v_max: float = number(10.0, -1e9, 1e9, (-1e6, 1e6))  # largest discounted return
+    # Smallest and largest discounted return; None: by the rewards of random play. Values begin at 0 or next to it.
+    v_min: float | None = number(None, -1e9, 1e9, (-1e6, 1e6))
+    v_max: float | None = number(None, -1e9, 1e9, (-1e6, 1e6))
 
 
 @dataclass(frozen=True)
@@ -203,6 +204,8 @@ class AlgorithmEntry:
         explores_by_epsilon: `explores_by_epsilon(section)`: whether `collector.epsilon_*` and the like have an effect.
         no_first_priority: why a collector cannot compute the priority of a new row, as the words after "whose
             priority"; "" if it can.
+        by_rewards: keys that are chosen by the rewards of random play while they are null, as the size of returns, with
+            its sign (`trainer.config.rewards`).
     """
 
     section: type[AlgorithmConfig]
@@ -212,6 +215,7 @@ class AlgorithmEntry:
     several_parts: bool = False
     explores_by_epsilon: Callable[[Any], bool] = _plain_layers
     no_first_priority: str = ""
+    by_rewards: Mapping[str, int] = field(default_factory=dict)
 
 
 def _never(section: Any) -> bool:
@@ -232,7 +236,11 @@ PRESETS = {"numbered": ("cartpole", "generic"), "box": ("pendulum", "continuous"
 
 _DQN = AlgorithmEntry(DQNConfig, "trainer.algorithms.dqn:build", check_network)
 _C51 = AlgorithmEntry(
-    C51Config, "trainer.algorithms.c51:build", check_support, no_first_priority="is the distance of two distributions"
+    C51Config,
+    "trainer.algorithms.c51:build",
+    check_support,
+    no_first_priority="is the distance of two distributions",
+    by_rewards={"v_min": -1, "v_max": 1},
 )
 
 # By `algorithm.name`; each has a YAML file in configs/algorithm/.

@@ -9,6 +9,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
+from trainer.config.algorithms import ALGORITHMS
 from trainer.config.arguments import GROUPS
 from trainer.config.composing import Loaded, own_keys
 from trainer.config.fields import ConfigError
@@ -28,6 +29,7 @@ MAY_CHANGE = (
     "schedule.tolerance_frames", "schedule.applier", "agents.hang_seconds", "evaluator.", "checkpoint.", "faults.",
     "logger.", "telemetry.", "callbacks",
 )  # fmt: skip
+BY_REWARDS = tuple(f"algorithm.{key}" for entry in ALGORITHMS.values() for key in entry.by_rewards)
 DERIVED = (  # keys that `resolve` computes where they are null
     "collector.num_workers", "schedule.tolerance_frames", "schedule.frames_per_round", "schedule.episodes_per_round",
     "schedule.updates_per_round",
@@ -75,7 +77,7 @@ def resumed(folder: Path, overrides: Sequence[Override], asked: Config, cores: i
     for key in old:
         named = "preset" in typed or key in typed or key.partition(".")[0] in typed & set(GROUPS)
         free = any(name.startswith(f"{key}.") for name in typed)
-        decided = new[key] is None and key in DERIVED and key not in typed
+        decided = new[key] is None and key in (*DERIVED, *BY_REWARDS) and key not in typed
         if key not in ("resume", "run_dir") and (named or free) and not decided and new[key] != old[key]:
             changed[key] = new[key]
     for key, value in changed.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from trainer.training.loop import Loop
 from trainer.training.needs import needs_of
 from trainer.training.resume import restore
 from trainer.training.saving import save, save_policy
+from trainer.training.settling import settle
 from trainer.training.system import System
 
 STOP_S = 2.0  # after which a signal interrupts a training loop that has not ended by itself
@@ -67,6 +69,8 @@ def train(config: Config, command: list[str], callbacks: Sequence[Any] = ()) -> 
     allow_open_files()
     torch.set_num_threads(config.learner.num_threads)
     world = describe(config)
+    config, notes = settle(config, world)
+    world = [(name, replace(spec, notes=(*spec.notes, *notes))) for name, spec in world]
     device = choose_device(config.learner.device)
     with run_folder.opened(config, command, here) as (run_dir, config):
         with scratch_folder(Path(config.replay.scratch_dir or RunFolder(run_dir).scratch)) as scratch:
