@@ -202,7 +202,8 @@ def write_text(path: Path, text: str) -> None:
 
 def _default(config: Config, here: Path) -> Path:
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", config.env.id).strip("-")
-    stem = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{name}_{config.algorithm.name}_{config.seed}"
+    algorithm = config.algorithm.name.replace(":", "-")  # of an import path
+    stem = f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{name}_{algorithm}_{config.seed}"
     path, count = here / "runs" / stem, 1
     while path.exists():  # two runs started within one second
         count += 1
