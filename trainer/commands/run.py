@@ -181,8 +181,10 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
     from trainer.config.compose import check, choose_files, hydra_arguments, load
     from trainer.config.composing import composed
     from trainer.config.run_config import to_yaml
+    from trainer.config.users_algorithms import paths_in, use_algorithms
 
     source, keys = split_source(overrides)
+    use_algorithms(paths_in(overrides))
     checked = check(keys)
     if source and not {"-m", "--multirun"} & set(flags):
         print(to_yaml(load(overrides).config), end="")

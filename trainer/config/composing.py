@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from trainer.config.algorithms import (
     ALGORITHMS,
     AlgorithmConfig,
-    AnyAlgorithmConfig,
+    any_section,
     check_key,
     keys_of,
     section_of,
@@ -113,7 +113,7 @@ def composed(arguments: list[str], overrides: Sequence[Override], resolved: bool
         printed = whole if resolved else cast(dict[str, Any], OmegaConf.to_container(node))
     name = whole["algorithm"]["name"]
     if name in ALGORITHMS:
-        section = section_of(AnyAlgorithmConfig(name=name), name)
+        section = section_of(any_section()(name=name), name)
         _check_typed(section, overrides)
         printed["algorithm"] = {key: printed["algorithm"][key] for key in keys_of(type(section))}
     return OmegaConf.to_yaml(OmegaConf.create(printed))
