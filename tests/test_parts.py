@@ -235,3 +235,13 @@ def test_a_callback_that_cannot_be_is_refused_before_anything_is_started(
     assert main([*RUN, f"callbacks=[{word}]", f"run_dir={run}"]) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith(f"error: {sentence}")
     assert not run.exists()
+
+
+def test_a_network_that_does_not_fit_the_environment_leaves_no_folder(
+    mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main([*RUN, "algorithm.network=my_parts:fails", f"run_dir={run}"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("error: algorithm.network=my_parts:fails failed for observation torch.float32 [2, 4]: Runt")
+    assert not run.exists()

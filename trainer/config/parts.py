@@ -41,6 +41,11 @@ def check_parts(config: Config) -> None:
                 raise ConfigError(f"{key}={error}") from error
 
 
+def has_own_layers(config: Config) -> bool:
+    """Whether a part of the user's is in an agent's network."""
+    return any(key.startswith("algorithm.") for key, *_ in _used(config))
+
+
 def _used(config: Config) -> Iterator[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
     """Key, path, and names of the arguments of each part, given by position and by name."""
     values, known = config_keys(config), config_keys()

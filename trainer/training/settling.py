@@ -1,10 +1,16 @@
-"""Choose what waits for the rewards of the environment (`trainer.config.rewards`), before the run folder is opened."""
+"""What is done once the environment is known and before the run folder is opened.
+
+Networks of the user's are tried, and what waits for the environment's rewards is chosen (`trainer.config.rewards`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
 
+from trainer.algorithms import make_policy
+from trainer.config.overrides import agent_config
+from trainer.config.parts import has_own_layers
 from trainer.config.rewards import chosen, settled, unsettled
 from trainer.config.sections import Config
 from trainer.envs import EnvError, EnvSpec
@@ -23,9 +29,14 @@ def settle(config: Config, world: Sequence[tuple[str, EnvSpec]]) -> tuple[Config
         world: agents of the environment.
 
     Raises:
-        ConfigError: what was chosen does not go with a key that is set.
+        ConfigError: what was chosen does not go with a key that is set, or a network or encoder of the user's does not
+            fit the environment.
         EnvError: the environment failed in random play.
     """
+    for name, spec in world:
+        of_agent = agent_config(config, name)
+        if has_own_layers(of_agent):
+            make_policy(of_agent, spec)
     if not unsettled(config, [name for name, _ in world]):
         return config, ()
     said = EverySeconds(SAY_EVERY_S)
