@@ -83,6 +83,6 @@ def test_1_18_the_other_algorithms_begin_at_about_0(name: str, head: Any) -> Non
 
 def test_1_18_the_presets_supports_hold_0() -> None:
     for preset in group_options("preset"):
-        more = ["env.id=CartPole-v1"] if preset == "generic" else []
+        more = ["env.id=CartPole-v1"] if preset in ("generic", "atari", "continuous") else []
         config = load([f"preset={preset}", "algorithm=c51", *more]).config.algorithm
         assert (config.v_min or 0) <= 0 <= (config.v_max or 0), preset  # None: by rewards, on both sides of 0

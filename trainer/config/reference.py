@@ -74,7 +74,7 @@ def meanings(section: type) -> dict[str, str]:
 
 def _section(item: Field[Any]) -> Any:
     """The dataclass of a section of `Config`; None for a key."""
-    kind = item.metadata.get("keys", item.default_factory)
+    kind = item.metadata["keys"]() if "keys" in item.metadata else item.default_factory
     return kind if isinstance(kind, type) and is_dataclass(kind) else None
 
 

@@ -57,15 +57,17 @@ def paths_in(arguments: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def paths_of(config: Mapping[str, Any]) -> list[str]:
-    """The paths of algorithms in nested values of a configuration."""
+def paths_of(config: Any) -> list[str]:
+    """The paths of algorithms in nested values of a configuration; none in what is no mapping."""
+    if not isinstance(config, Mapping):
+        return []
     sections = [config.get("algorithm")]
     agents = config.get("agents")
     overrides = agents.get("overrides") if isinstance(agents, Mapping) else None
     for agent in overrides.values() if isinstance(overrides, Mapping) else ():
         sections.append(agent.get("algorithm") if isinstance(agent, Mapping) else None)
     names = [section.get("name") if isinstance(section, Mapping) else section for section in sections]
-    return [name for name in names if is_path(name)]
+    return [str(name) for name in names if is_path(name)]
 
 
 def _paths_at(source: Path) -> list[str]:
@@ -77,7 +79,7 @@ def _paths_at(source: Path) -> list[str]:
         read = yaml.safe_load(file.read_text()) if file.is_file() else None
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return []
-    return paths_of(read) if isinstance(read, Mapping) else []
+    return paths_of(read)
 
 
 def _entry_at(path: str) -> AlgorithmEntry:
