@@ -72,9 +72,9 @@ class C51Config(ValueConfig):
     name: str = "c51"
     double: bool = True
     num_atoms: int = number(51, 2, 4_096, (3, 1_024))  # atoms of the return's distribution, evenly from v_min to v_max
-    # Smallest and largest discounted return; None: by the rewards of random play. Values begin at 0 or next to it.
+    # Smallest discounted return; None: by the rewards of random play. Values begin at 0 or next to it.
     v_min: float | None = number(None, -1e9, 1e9, (-1e6, 1e6))
-    v_max: float | None = number(None, -1e9, 1e9, (-1e6, 1e6))
+    v_max: float | None = number(None, -1e9, 1e9, (-1e6, 1e6))  # largest one; None: by the rewards of random play
 
 
 @dataclass(frozen=True)
