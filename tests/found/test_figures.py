@@ -90,9 +90,10 @@ def test_4_benchmarks_tell_misses_and_who_the_judge_is() -> None:
     """Every row that soak and resume print, and how often a preset meets its judge while it learns."""
     for words in (
         "soak: growth of memory", "soak: frames/s at the end / at the start", "fall of the greedy return over a stop",
-        "most updates/s after a resume", "**1.4**", "**0.76**", "**39**",
+        "most updates/s after a resume",
     ):  # fmt: skip
         assert words in BENCHMARKS
+    assert len(re.findall(r"\| \*\*[^|]*\*\* \|", BENCHMARKS)) > 5  # those that miss their bar are bold
     judges = {"the heuristic": "scripted", "random play": "random"}
     for game in ("ludo", "connect four"):
         preset = yaml.safe_load((ROOT / "configs" / "preset" / f"{game.replace(' ', '_')}_selfplay.yaml").read_text())
