@@ -112,6 +112,7 @@ MAY_BE_NULL = {
     "schedule.updates_per_round", "evaluator.stop_at_return", "evaluator.final_max_seconds",
     "evaluator.max_episode_steps", "faults.worker_memory_mb", "logger.wandb_entity", "logger.info_keys",
     "logger.wandb_group", "run_dir", "resume", "opponents.start_from",
+    "algorithm.v_min", "algorithm.v_max",
     "algorithm.actor_learning_rate", "algorithm.temperature_learning_rate", "algorithm.target_entropy",
     "algorithm.critics_in_target", "algorithm.action_noise_theta",
     *(f"opponents.{kind}_end" for kind in ("random", "scripted", "latest", "snapshots", "checkpoints")),

@@ -56,8 +56,8 @@ def config(*arguments: str) -> Config:
 
 
 def worker_processes(system: System) -> list[Any]:
-    """The collectors' processes, of a schedule that has them."""
-    assert isinstance(system.collectors, CollectorWorkers)
+    """The collectors' processes; none with `schedule=sequential`."""
+    assert isinstance(system.collectors, CollectorWorkers | LocalCollectors)
     return system.collectors.processes
 
 

@@ -193,7 +193,7 @@ def test_without_its_replay_twice_a_run_warms_up_twice(small_config: Callable[..
 
 def test_run_that_was_given_more_budget_and_killed_is_not_finished(tmp_path: Path) -> None:
     run_dir = begun(tmp_path)
-    (run_dir / "summary.json").write_text(json.dumps({"status": "finished"}))
+    (run_dir / "summary.json").write_text(json.dumps({"status": "finished", "frames": 50_000}))
     assert load([f"resume={run_dir}"], cores=4).finished
     loaded = load([f"resume={run_dir}", "budget_frames=90_000"], cores=4)
     assert not loaded.finished

@@ -134,9 +134,8 @@ def test_full_disk_costs_a_checkpoint_but_not_the_run(
     config = small_config(budget_frames=20_000, checkpoint={"save_every_seconds": 0.3}, replay={"scratch_dir": scratch})
 
     def fill() -> None:
-        while not checkpoint.numbered(disk / "checkpoints"):
+        while all(int(path.stem.removeprefix("frames_")) == 0 for path in checkpoint.numbered(disk / "checkpoints")):
             time.sleep(0.02)
-        time.sleep(0.5)
         with open(disk / "filler", "wb", buffering=0) as file:
             try:
                 while True:

@@ -73,7 +73,9 @@ class Board:
     def seen_from(self, rows: Rows, seats: NDArray[np.int64]) -> NDArray[np.uint8]:
         """The cells of the games `rows`, int64 [M], with the players in turn from `seats`, int64 [M]; [M, P, 4]."""
         order = rows[:, None] * self.num_players + (seats[:, None] + np.arange(self.num_players)) % self.num_players
-        return self.cells.reshape(-1, NUM_TOKENS).take(order.ravel(), 0).reshape(len(rows), -1, NUM_TOKENS)
+        return (
+            self.cells.reshape(-1, NUM_TOKENS).take(order.ravel(), 0).reshape(len(rows), self.num_players, NUM_TOKENS)
+        )
 
     def move(
         self, seat: NDArray[np.int64], token: NDArray[np.int64], face: NDArray[np.int64]

@@ -81,7 +81,8 @@ def refused(what: str, value: Any) -> str:
         ("observation_space", gym.spaces.Discrete(10**7), "has 10000000 categories"),
         ("observation_space", gym.spaces.MultiDiscrete([10**6] * 9), "has 9000000 categories"),
         ("observation_space", gym.spaces.Sequence(gym.spaces.Discrete(2)), "is not supported"),
-        ("action_space", gym.spaces.Box(-1, np.inf, (2,)), "Discrete; gymnasium.wrappers.DiscretizeAction("),
+        ("action_space", gym.spaces.Box(-1, np.inf, (2,)), "gymnasium.wrappers.TransformAction(env, lambda a: a, "
+         "gymnasium.spaces.Box(-1, 1, (2,))) sets bounds"),
         ("action_space", gym.spaces.MultiDiscrete([3, 4]), "lambda a: numpy.array(numpy.unravel_index(a, [3, 4])), "
          "gymnasium.spaces.Discrete(12)) makes one action of each combination"),
         ("action_space", gym.spaces.MultiBinary(3), "unravel_index(a, [2, 2, 2])), gymnasium.spaces.Discrete(8))"),

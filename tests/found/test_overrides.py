@@ -20,7 +20,7 @@ from trainer.config.overrides import SHARED_KEYS, agent_config
         ("learner.batch_size=2000", "agents.overrides.a.learner.batch_size=2000 is more than learner.warmup_frames"),
         ("learner.warmup_frames=60000", "is less than agents.overrides.a.learner.warmup_frames=60000"),
         ("algorithm.v_min=120", "agents.overrides.a.algorithm.v_min=120 is not below algorithm.v_max=100"),
-        ("algorithm.name=sac", "agents.overrides.a.algorithm.name=sac is none of apex"),
+        ("algorithm.name=ppo", "agents.overrides.a.algorithm.name=ppo is none of apex"),
         ("algorithm.hidden_sizes=[0]", "agents.overrides.a.algorithm.hidden_sizes="),
         ("schedule.frames_per_update=1e30", "agents.overrides.a.schedule.frames_per_update=1e[+]30 is out of range"),
         ("collector.exploration=none", "agents.overrides.a.collector.exploration=none is none of linear, apex"),

@@ -24,6 +24,10 @@ VARIANTS = {
     "noisy and prioritized": {"algorithm": {"noisy": True, "prioritized": True, "n_step": 3}},
     "good enough": {"evaluator": {"every_frames": 300, "stop_at_return": -1e9}},
     "info": {"env": {"id": "Hurting/Telling-v0", "backend": "gymnasium", "import_modules": ["hurting"]}},
+    "actions in a box": {
+        "algorithm": {"name": "sac", "hidden_sizes": [8]},
+        "env": {"id": "Pendulum-v1", "backend": "gymnasium"},
+    },
     "agents": AGENTS,
     "agents in a stack": AGENTS | {"agents": {"learner": "stacked"}},
     "agents in processes": AGENTS | {"schedule": {"name": "async"}, "agents": {"learner": "process"}},

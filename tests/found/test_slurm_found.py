@@ -92,7 +92,7 @@ def test_3_variables_are_not_run_either(scratch: Path) -> None:
 
 def test_2_scratch_is_kept_while_an_agent_holds_it(scratch: Path) -> None:
     """Where a node is set down srun returns before the tasks have ended; agent.sh holds the lock until its end."""
-    agent = 'flock --shared "$SCRATCH.lock" sleep 2 & exec {SCRATCH_LOCK}>&-; SCRATCH_LOCK=0; sleep 1'
+    agent = 'flock --shared "$SCRATCH.lock" sleep 3 & exec {SCRATCH_LOCK}>&-; SCRATCH_LOCK=0; sleep 1'
     running = f"make_scratch; job_field() {{ echo RUNNING; }}; {agent}; remove_scratch; date +%s; wait; date +%s"
     done = shell(running, scratch)
     before, after = map(int, done.stdout.splitlines()[-2:])

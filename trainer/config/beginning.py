@@ -7,6 +7,7 @@ its environment has.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -64,9 +65,9 @@ def begun(source: str, overrides: Sequence[Override], cores: int) -> Loaded:
         ConfigError: there is no such run or file, it cannot be read, or the result is not valid.
     """
     path, folders = Path(source), folders_of(overrides)
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path's, False for a name that is too long
         base = _of_run(path)
-    elif path.is_file():
+    elif os.path.isfile(path):
         base = _of_file(path, overrides)
     else:
         raise ConfigError(f"from={shown(source)} is neither a run's folder nor a YAML file: name one that is there")

@@ -74,8 +74,8 @@ def _paths_at(source: Path) -> list[str]:
     """Those of a run's folder or a YAML file; none where it cannot be read, which is said elsewhere."""
     import yaml
 
-    file = RunFolder(source).config if source.is_dir() else source
     try:
+        file = RunFolder(source).config if source.is_dir() else source
         read = yaml.safe_load(file.read_text()) if file.is_file() else None
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return []

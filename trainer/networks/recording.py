@@ -48,7 +48,10 @@ def record(gradients: Callable, example: list[Tensor], execution: str) -> Callab
     with torch.no_grad():
         if execution == "compile":
             return torch.compile(recorded, fullgraph=True, dynamic=False)
-        return script(recorded, [t.clone() for t in example])
+        scripted = script(recorded, [t.clone() for t in example])
+        # The calls of `_script_masked_calls` are pointers to functions that end with `recorded`: put their bodies in.
+        torch._C._jit_pass_inline(scripted.graph)
+        return scripted
 
 
 def _share_equal_calls(graph: Graph) -> None:
