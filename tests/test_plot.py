@@ -91,7 +91,9 @@ def test_an_evaluation_that_comes_late_leaves_nothing_out(copy_of, real_rows):
 
 
 def test_what_a_resumed_run_went_through_again_is_taken_from_its_later_attempt(copy_of, real_rows):
-    middle = [row["frames"] for row in real_rows if "updates" in row][3]
+    evaluated = [row["frames"] for row in rows.of_kind(real_rows, "evaluation")]
+    trained = [row["frames"] for row in rows.of_kind(real_rows, "training")]
+    middle = next(frames for frames in trained[3:] if frames not in evaluated)
     again = [row for row in real_rows if row["frames"] >= middle]
     assert rows.kind(again[0]) == "training" and len(again) < len(real_rows)
     found, _ = rows.read(copy_of([*real_rows, *again], end='{"frames": 3'))

@@ -42,7 +42,8 @@ def test_replay_keeps_its_room_on_a_disk_that_others_fill(tmp_path: Path, call: 
     small_disk(scratch, "size=2m")
 
     def fill() -> None:
-        while not (folder / "metrics.jsonl").exists():
+        metrics = folder / "metrics.jsonl"
+        while not metrics.exists() or not metrics.stat().st_size:  # with its first row the replay is there
             time.sleep(0.05)
         subprocess.run(["dd", "if=/dev/zero", f"of={scratch}/filler"], capture_output=True)
 
