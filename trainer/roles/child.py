@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from trainer.config.run_config import to_dict
 from trainer.config.sections import Config
 from trainer.config.users_algorithms import add_algorithms, paths_of
 from trainer.host import programs
+from trainer.host.errors import error_text
 from trainer.host.resources import prepare_process
 from trainer.host.seeds import seed_globals
 from trainer.host.signals import obey_parent
@@ -27,6 +31,18 @@ def tell(pipe: Connection, message: Any) -> None:
         pipe.send(message)
     except OSError:
         return
+
+
+@contextmanager
+def reporting(pipe: Connection) -> Iterator[None]:
+    """End the process if its body fails: as `("error", text)` in the pipe, silently if the main process is gone."""
+    try:
+        yield
+    except (BrokenPipeError, ConnectionResetError, EOFError):
+        os._exit(1)  # the main process is gone
+    except BaseException as error:  # an environment may raise anything, SystemExit too
+        pipe.send(("error", error_text(error)))
+        raise SystemExit(1) from error
 
 
 def begin(config: Config, role: str, number: int = 0, start: int = 0, num_threads: int = 1) -> None:

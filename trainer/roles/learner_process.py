@@ -10,7 +10,6 @@ Stops when: the control board has `STOP`; it raises (the error goes through the 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -18,7 +17,6 @@ from pathlib import Path
 
 import torch
 
-from trainer.host.errors import error_text
 from trainer.memory.boards import ControlBoard
 from trainer.roles import child, pace
 from trainer.roles.agents import AgentPlan, published, published_updates
@@ -63,30 +61,26 @@ def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -
     child.begin(plan.config, "learner", plan.number, num_threads=plan.config.learner.num_threads)
     trace = open_trace(plan.config, "learner", plan.name)
     try:
-        agent = Learner(plan, torch.device(device))
-        agent.prepare()
-        agent.follow(trace)
-        sleep = trace.waiting(time.sleep, "idle", plan.name)
-        go_on(agent)
-        agent.publish()
-        pace.open_limit(agent)
-        reported, number = time.monotonic(), 0
-        while not control.stopping():
-            now = plan.board.learner_heartbeat[0] = time.monotonic()
-            if now - reported >= ROW_EVERY_S:
-                reported = now
-                pipe.send(("row", agent.metrics()))
-            if pipe.poll():
-                _, number = pipe.recv()
-                pipe.send(saved(agent.save, number))
-            if not pace.work(agent):
-                sleep(pace.IDLE_S)
-                plan.board.learner_waited_s[0] += pace.IDLE_S
-        pipe.send(saved(agent.save, max(number, plan.board.total_frames())))  # the newest, whoever has more frames
-    except (BrokenPipeError, ConnectionResetError, EOFError):
-        os._exit(1)  # the main process is gone
-    except BaseException as error:
-        pipe.send(("error", error_text(error)))
-        raise SystemExit(1) from error
+        with child.reporting(pipe):
+            agent = Learner(plan, torch.device(device))
+            agent.prepare()
+            agent.follow(trace)
+            sleep = trace.waiting(time.sleep, "idle", plan.name)
+            go_on(agent)
+            agent.publish()
+            pace.open_limit(agent)
+            reported, number = time.monotonic(), 0
+            while not control.stopping():
+                now = plan.board.learner_heartbeat[0] = time.monotonic()
+                if now - reported >= ROW_EVERY_S:
+                    reported = now
+                    pipe.send(("row", agent.metrics()))
+                if pipe.poll():
+                    _, number = pipe.recv()
+                    pipe.send(saved(agent.save, number))
+                if not pace.work(agent):
+                    sleep(pace.IDLE_S)
+                    plan.board.learner_waited_s[0] += pace.IDLE_S
+            pipe.send(saved(agent.save, max(number, plan.board.total_frames())))  # the newest, whoever has more frames
     finally:
         save_or_say(trace)

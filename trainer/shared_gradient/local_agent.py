@@ -10,7 +10,6 @@ Stops when: its control board says so; it raises (the error goes through the pip
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -25,7 +24,6 @@ from trainer import envs
 from trainer.algorithms import make_policy
 from trainer.envs import life
 from trainer.host import seeds
-from trainer.host.errors import error_text
 from trainer.memory.boards import AgentBoard, ControlBoard
 from trainer.roles import child, pace
 from trainer.roles.learner import Learner
@@ -61,32 +59,28 @@ def run(
     trace = open_trace(local.config, "learner", local.name)
     world: list[Any] = []  # once it is made
     try:
-        life.tell(local.board.learner_starts)
-        agent, rollout = _build(plan, control, shared, resumed, exact, world)
-        life.tell(agent.beat)
-        agent.follow(trace)
-        reported, waiting = time.monotonic(), False
-        while not control.stopping():
-            frames = total(boards)
-            now = local.board.learner_heartbeat[0] = time.monotonic()
-            if now - reported >= ROW_EVERY_S:
-                reported = now
-                pipe.send(("row", agent.metrics()))
-            if pipe.poll():
-                order, number = pipe.recv()
-                waiting = order == "save"  # until all have saved; a "go" may be for a process before this one
-                if waiting:
-                    pipe.send(saved(partial(_save, agent, rollout), number))
-            elif not waiting and frames < local.config.budget_frames:
-                _round(agent, rollout, boards)
-            elif waiting or local.config.schedule.updates_per_round is not None or not pace.work(agent):
-                # after a restart updates may be due for the last rows of the process before
-                time.sleep(pace.IDLE_S)
-    except (BrokenPipeError, ConnectionResetError, EOFError):
-        os._exit(1)  # the main process is gone
-    except BaseException as error:  # an environment may raise anything, SystemExit too
-        pipe.send(("error", error_text(error)))
-        raise SystemExit(1) from error
+        with child.reporting(pipe):
+            life.tell(local.board.learner_starts)
+            agent, rollout = _build(plan, control, shared, resumed, exact, world)
+            life.tell(agent.beat)
+            agent.follow(trace)
+            reported, waiting = time.monotonic(), False
+            while not control.stopping():
+                frames = total(boards)
+                now = local.board.learner_heartbeat[0] = time.monotonic()
+                if now - reported >= ROW_EVERY_S:
+                    reported = now
+                    pipe.send(("row", agent.metrics()))
+                if pipe.poll():
+                    order, number = pipe.recv()
+                    waiting = order == "save"  # until all have saved; a "go" may be for a process before this one
+                    if waiting:
+                        pipe.send(saved(partial(_save, agent, rollout), number))
+                elif not waiting and frames < local.config.budget_frames:
+                    _round(agent, rollout, boards)
+                elif waiting or local.config.schedule.updates_per_round is not None or not pace.work(agent):
+                    # after a restart updates may be due for the last rows of the process before
+                    time.sleep(pace.IDLE_S)
     finally:
         save_or_say(trace)
         if world and (problem := close_world(world[0])):
