@@ -203,6 +203,16 @@ def torchrl_twin(algorithm: Algorithm, config: SACConfig) -> SACLoss:
     return loss
 
 
+def assert_gradients_equal(mine: dict[str, Any], of_critics: Tensor, of_actor: Tensor, twin: nn.Module) -> None:
+    """Those of the two losses in the actor's last layer and the critics' first, and TorchRL's after `backward`."""
+    head = mine[ACTOR].get(("module", "0", "module", "head", "weight"))
+    expected = [p.grad for n, p in twin.named_parameters() if n.startswith("actor") and p.shape == head.shape]
+    assert torch.allclose(torch.autograd.grad(of_actor, head)[0], expected[0], rtol=1e-4, atol=1e-6)
+    first = mine[CRITICS].get(("module", "layers", "0", "weight"))
+    expected = [p.grad for n, p in twin.named_parameters() if n.startswith("qvalue") and p.shape == (2, 16, 5)]
+    assert torch.allclose(torch.autograd.grad(of_critics, first)[0], expected[0].transpose(1, 2), rtol=1e-4, atol=1e-6)
+
+
 def test_losses_and_gradients_equal_torchrls():
     """With the same noise: TorchRL draws that of the next action first."""
     config = replace(CONFIG, temperature=0.3)
@@ -222,12 +232,7 @@ def test_losses_and_gradients_equal_torchrls():
     assert torch.autograd.grad(actor, alpha, retain_graph=True)[0].item() == pytest.approx(
         twin.log_alpha.grad.item(), rel=1e-5
     )
-    head = mine[ACTOR].get(("module", "0", "module", "head", "weight"))
-    expected = [p.grad for n, p in twin.named_parameters() if n.startswith("actor") and p.shape == head.shape]
-    assert torch.allclose(torch.autograd.grad(actor, head)[0], expected[0], rtol=1e-4, atol=1e-6)
-    first = mine[CRITICS].get(("module", "layers", "0", "weight"))
-    expected = [p.grad for n, p in twin.named_parameters() if n.startswith("qvalue") and p.shape == (2, 16, 5)]
-    assert torch.allclose(torch.autograd.grad(q, first)[0], expected[0].transpose(1, 2), rtol=1e-4, atol=1e-6)
+    assert_gradients_equal(mine, q, actor, twin)
 
 
 def test_the_loss_module_gives_the_losses_of_its_parts():
