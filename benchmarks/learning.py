@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from benchmarks.machine import describe
+from benchmarks.machine import cpu_s, describe, machine_cpu_s, tree
 from benchmarks.report import Row, figure, parser, show
 from trainer.telemetry.rows import of_kind, read
 
@@ -140,6 +141,7 @@ def finished() -> dict[tuple[str, str, int], dict[str, Any]]:
 def train(task: Task, algorithm: str, seed: int, jobs: int) -> dict[str, Any]:
     """Make one run by the command that a user types, and return its record; `jobs` says how many run at a time."""
     words = [*task.arguments, *ALGORITHMS[algorithm], f"seed={seed}"]
+    others, start = -others_cpu_s(), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         command = [sys.executable, "-m", "trainer.run", *words]
@@ -165,8 +167,14 @@ def train(task: Task, algorithm: str, seed: int, jobs: int) -> dict[str, Any]:
         "commit": commit,
         "hardware": describe(),
         "jobs": jobs,
+        "other_cores": round((others + others_cpu_s()) / (time.perf_counter() - start), 1),
         "curve": curve,
     }
+
+
+def others_cpu_s() -> float:
+    """Seconds of CPU time that all programs but this benchmark and its runs have spent."""
+    return machine_cpu_s() - cpu_s(tree())
 
 
 def interquartile_mean(values: ArrayLike) -> Any:
@@ -252,8 +260,9 @@ def write_table(runs: Iterable[dict[str, Any]]) -> None:
 
 
 def machine(run: dict[str, Any]) -> str:
-    """The machine of a run, and how many runs it made at a time."""
-    return f"{run['hardware']}; {run['jobs']} at a time"
+    """The machine of a run, how many runs it made at a time, and whether other programs ran beside them."""
+    beside = ", beside other programs" if run.get("other_cores", 0.0) > 0.2 else ""
+    return f"{run['hardware']}; {run['jobs']} at a time{beside}"
 
 
 @functools.cache
