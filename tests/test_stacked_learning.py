@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
-from trainer.acting.multi_agent import AgentPolicies
+from trainer.acting import multi_agent
+from trainer.acting.multi_agent import AgentPolicies, flop
 from trainer.acting.policies import greedy_policy
 from trainer.algorithms import build
 from trainer.config.algorithms import AnyAlgorithmConfig, DQNConfig, section_of
@@ -140,3 +141,22 @@ def test_several_agents_act_as_their_networks_do_one_by_one(name: str, noisy: bo
         old = policies.act(seen)[0][1].copy()
         policies.weights[0].mul_(0.5)  # new weights reach the stack by the agent's own flat tensor
         assert not np.allclose(policies.act(seen)[0][1], old) and policies.weights[0].data_ptr() != flats[0].data_ptr()
+
+
+def test_agents_with_large_passes_act_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, count, n = np.random.default_rng(0), 3, 7
+    algorithm = section_of(AnyAlgorithmConfig(hidden_sizes=[16, 16]), "dqn")
+    actors = [build(algorithm, LearnerConfig(), VECTOR).policy for _ in range(count)]
+    networks = [actor.module[0].module for actor in actors]
+    flats = [flatten_parameters(actor) for actor in actors]
+    seen = [([rng.random((n, 6), np.float32)], None) for _ in range(count)]
+    assert flop(networks[0], *seen[0]) == 2 * n * (6 * 16 + 16 * 16 + 16 * 3)  # a product and a sum each
+    together = AgentPolicies(networks, flats, [0] * count, seen)
+    monkeypatch.setattr(multi_agent, "LARGEST_STACKED_FLOP", 0)
+    apart = AgentPolicies(networks, flats, [0] * count, seen)
+    with torch.inference_mode():
+        for (action, values), (expected_action, expected) in zip(apart.act(seen), together.act(seen), strict=True):
+            assert np.array_equal(action, expected_action)
+            np.testing.assert_allclose(values, expected, atol=1e-6)
+        apart.weights[1].zero_()  # new weights reach an agent's network by the flat tensor that was given
+        assert not apart.act(seen)[1][1].any() and apart.act(seen)[0][1].any()

@@ -1,4 +1,4 @@
-"""The policies of several agents: those with networks of the same shape act in one forward pass."""
+"""The policies of several agents: those with small networks of the same shape act in one forward pass."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.flop_counter import FlopCounterMode
 
 from trainer.acting.acting import VALUES, Acting
 from trainer.acting.exploration import Seed, noise_of
@@ -16,6 +17,11 @@ from trainer.acting.policies import Chooser, Policy, greedy_policy
 from trainer.memory.weights import ordered_tensors
 from trainer.networks.encoders import let_stack
 from trainer.networks.scripting import script
+
+# Above it a stacked pass takes as long as a pass for each agent, or longer, as its intermediate results leave the
+# processor's cache (`python -m benchmarks.acting`). The size decides and not a clock, so that a seed gives the same
+# weights whatever else the machine does.
+LARGEST_STACKED_FLOP = 20e6
 
 Seen = tuple[list[np.ndarray], np.ndarray | None]  # leaves, legal actions where there are masks
 
@@ -69,8 +75,17 @@ def stacked_policy(
     return policy
 
 
+def flop(network: nn.Module, seen: list[np.ndarray], mask: np.ndarray | None, acting: Acting = VALUES) -> int:
+    """Floating-point operations of the matrix products and convolutions of an agent's pass over these leaves."""
+    network.eval()  # noisy layers draw nothing
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        leaves = [torch.from_numpy(leaf) for leaf in seen]
+        acting.choose(network, leaves, None if mask is None else torch.from_numpy(mask), None)
+    return counter.get_total_flops()
+
+
 class AgentPolicies:
-    """Actions of several agents; those with networks of the same shape act in one pass.
+    """Actions of several agents; those with small networks of the same shape act in one pass.
 
     Args:
         networks: of each agent.
@@ -82,7 +97,7 @@ class AgentPolicies:
 
     Attributes:
         weights: of each agent, float32 [numel]; new weights are written into them. They are the given ones, or rows of
-            a stack for networks of the same shape.
+            a stack for networks that act in one pass.
         noise: generator of each agent's noise; None: the actions are greedy.
     """
 
@@ -101,18 +116,19 @@ class AgentPolicies:
         for shape in dict.fromkeys(shapes):
             members = [agent for agent, its_shape in enumerate(shapes) if its_shape == shape]
             how = VALUES if acting is None else acting[members[0]]
-            generators = None if self.noise is None else [self.noise[agent] for agent in members]
-            if len(members) == 1:
-                seen, mask = examples[members[0]]
-                seed = None if generators is None else generators[0]
-                policy = greedy_policy(networks[members[0]], seen, mask, seed, how)
+            if len(members) == 1 or flop(networks[members[0]], *examples[members[0]], how) > LARGEST_STACKED_FLOP:
+                for agent in members:
+                    noise = None if self.noise is None else self.noise[agent]
+                    policy = greedy_policy(networks[agent], *examples[agent], noise, how)
+                    self._groups.append(([agent], policy))
             else:
                 stack = torch.stack([weights[agent] for agent in members])
                 for row, agent in zip(stack, members, strict=True):
                     self.weights[agent] = row
                 arrays = _stack([examples[agent] for agent in members])
+                generators = None if self.noise is None else [self.noise[agent] for agent in members]
                 policy = stacked_policy([networks[agent] for agent in members], stack, *arrays, generators, how)
-            self._groups.append((members, policy))
+                self._groups.append((members, policy))
 
     def act(self, seen: Sequence[Seen]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Actions [N, *shape] and values float32 [N, A] of each agent."""
