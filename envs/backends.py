@@ -1,12 +1,14 @@
 """The backends of environments: `BACKENDS` lists the values of the key `env.backend`, with what each can do.
 
 Functions are given as import paths, `module:name`, so that a wrong argument is refused before slow imports. The key
-also takes the import path of a user's own: of a `Backend`, or of a function `make` alone.
+also takes the import path of a user's own: of a `Backend`, or of a function `make` alone, which is taken to heed none
+of the keys in `HEEDED`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from trainer.envs.import_paths import NoPart, function_at, is_path, part_at
 
@@ -26,7 +28,8 @@ class Backend:
         is_game: whether all of its environments are turn-based games, which one agent plays against opponents.
         make_game: path of `make_game(env, num_games, render_mode) -> game`; "" for a backend without games.
         scripted: path of `scripted(env) -> Player | None`, the scripted player of a game; "" if there is none.
-        heeds: keys of the section `env` that this backend uses, of those that not all backends use.
+        heeds: keys of the section `env` that this backend uses, of those in `HEEDED`.
+        instead: for others of these keys, what to do where a user sets it, as the end of a sentence.
     """
 
     make: str
@@ -35,6 +38,7 @@ class Backend:
     make_game: str = ""
     scripted: str = ""
     heeds: tuple[str, ...] = ()
+    instead: Mapping[str, str] = field(default_factory=dict)
 
 
 # Keys of the section `env` that some backends use.
@@ -49,11 +53,16 @@ BACKENDS: dict[str, Backend] = {
         heeds=HEEDED,
     ),
     "envpool": Backend(
-        "trainer.envs.envpool:make", heeds=("preprocessing", "max_episode_steps", "mask_key", "clip_rewards")
+        "trainer.envs.envpool:make",
+        heeds=("preprocessing", "max_episode_steps", "mask_key", "clip_rewards"),
+        instead={
+            "wrappers": "EnvPool steps all environments at once in C++: use env.backend=gymnasium, which wraps each",
+            "instance_key": "EnvPool makes all environments at once: use env.backend=gymnasium, which makes each",
+        },
     ),
     "counting": Backend("trainer.envs.counting:make", heeds=("clip_rewards",)),
     "counting_agents": Backend("trainer.envs.counting_agents:make_world", is_world=True, heeds=("clip_rewards",)),
-    "grid": Backend("trainer.envs.grids:make", is_world=True),
+    "grid": Backend("trainer.envs.grids:make", is_world=True, heeds=("wrappers", "instance_key")),
     "pettingzoo": Backend(
         "trainer.envs.pettingzoo:make",
         is_world=True,
@@ -66,7 +75,7 @@ BACKENDS: dict[str, Backend] = {
         is_game=True,
         make_game="trainer.envs.selfplay:make_listed",
         scripted="trainer.envs.selfplay:scripted_listed",
-        heeds=("clip_rewards",),
+        heeds=("clip_rewards", "wrappers", "instance_key"),
     ),
     "openspiel": Backend(
         "trainer.envs.selfplay:make",
@@ -74,14 +83,16 @@ BACKENDS: dict[str, Backend] = {
         is_game=True,
         make_game="trainer.envs.games.openspiel:make_game",
         scripted="trainer.envs.games.openspiel:scripted",
-        heeds=("clip_rewards",),
+        heeds=("clip_rewards", "wrappers"),
+        instead={"instance_key": "a game of OpenSpiel takes no number: leave it out"},
     ),
 }
 
 
 def known_backend(name: str) -> Backend:
-    """What is known of a backend without importing it: of a user's own, that it heeds every key."""
-    return BACKENDS.get(name, Backend(name, heeds=HEEDED))
+    """What is known of a backend without importing it: of a user's own, that it may be a function `make`."""
+    advice = f'name a trainer.envs.backends.Backend("{name}", heeds=("KEY",)) in its place if your function uses it'
+    return BACKENDS.get(name, Backend(name, instead={key: advice.replace("KEY", key) for key in HEEDED}))
 
 
 def backend_of(name: str) -> Backend:

@@ -16,20 +16,22 @@ from trainer.envs.import_paths import is_path
 from trainer.envs.spec import EnvError, EnvSpec, Leaf
 from trainer.envs.state import set_state, state_of
 from trainer.envs.world import Observation, Step
-from trainer.envs.wrapping import maker_of
+from trainer.envs.wrapping import arguments, maker_of, wrapped_worlds
 
 
 class GridVector:
     """Grid worlds stepped together, with the interface of `trainer.envs.world`.
 
     Args:
-        world: an instance of one of `WORLDS`.
+        world: an instance of one of `WORLDS`, or of a wrapper around one.
         env_id: its name.
         stack: frames that a policy sees at once.
+        has_state: whether attributes of `world` are all of its state, so that it can go on in another process.
     """
 
-    def __init__(self, world: Any, env_id: str, stack: int) -> None:
+    def __init__(self, world: Any, env_id: str, stack: int, has_state: bool = True) -> None:
         self._world, self.num_envs = world, world.num_worlds
+        self._restorable: Any = world if has_state else None
         self.agents: tuple[str, ...] = tuple(world.agents)
         kind = "binary" if world.observation_dtype == "bool" else "vector"
         leaf = Leaf("observation", tuple(world.observation_shape), world.observation_dtype, kind, stack=stack)
@@ -62,9 +64,11 @@ class GridVector:
                 self._ended[:], self.present[0][:] = True, False
         return [(seen[a], self._reward[a], self._never, self._ended) for a in range(len(self.agents))]
 
-    def state(self) -> dict[str, Any]:
-        """The state of all worlds, as tensors and plain values."""
-        return {"own": state_of(self), "world": state_of(self._world)}
+    def state(self) -> dict[str, Any] | None:
+        """The state of all worlds, as tensors and plain values; None within a wrapper, whose state is not known."""
+        if self._restorable is None:
+            return None
+        return {"own": state_of(self), "world": state_of(self._restorable)}
 
     def set_state(self, state: dict[str, Any], actions: Any) -> list[Observation]:
         """Restore the `state` of another one, and return the observation there."""
@@ -99,7 +103,7 @@ def make(env: Any, num_envs: int, render_mode: str | None = None) -> GridVector:
         raise EnvError(f"{env.id}: a grid world has no window; let it write a video instead.")
     try:
         maker = maker_of(env, ("num_worlds",)) if is_path(env.id) else WORLDS[env.id]
-        world = maker(num_envs, **env.kwargs)
+        world = maker(num_envs, **arguments(env))
     except (TypeError, ValueError) as error:
         raise EnvError(f"{env.id}: env.kwargs={env.kwargs} do not fit: {error}") from error
-    return GridVector(world, env.id, env.frame_stack)
+    return GridVector(wrapped_worlds(world, env), env.id, env.frame_stack, has_state=not env.wrappers)

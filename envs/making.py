@@ -117,10 +117,11 @@ def _check(env: Any, num_envs: int) -> None:
         near = difflib.get_close_matches(str(env.backend), BACKENDS, n=1)
         hint = f"; did you mean {near[0]}?" if near else "."
         raise EnvError(f"{env.id}: env.backend={env.backend} is none of {', '.join(BACKENDS)}{hint}")
-    heeds = _backend(env).heeds
+    backend = _backend(env)
     for key, (plain, advice) in _HEEDED.items():
         value = getattr(env, key)
-        if value != plain and key not in heeds:
+        if value != plain and key not in backend.heeds:
+            advice = backend.instead.get(key, advice)
             raise EnvError(f"{env.id}: env.backend={env.backend} does not heed env.{key}={value}; {advice}.")
     if env.screen_size != SCREEN_SIZE and env.preprocessing != "atari":
         raise EnvError(

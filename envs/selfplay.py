@@ -29,7 +29,7 @@ from trainer.envs.pettingzoo import is_turn_based
 from trainer.envs.playback import Playback
 from trainer.envs.spec import EnvError, EnvSpec
 from trainer.envs.world import AGENT, Observation, Step
-from trainer.envs.wrapping import maker_of
+from trainer.envs.wrapping import arguments, maker_of, wrapped_games
 
 ATTEMPTS = 1_000  # games that may end in a row without a decision of the agent
 
@@ -315,12 +315,13 @@ def make_listed(env: Any, num_games: int, render_mode: str | None = None) -> Any
     """
     import_modules(env)  # which may put games of their own into GAMES
     if is_path(env.id):
-        return maker_of(env, ("num_games",))(num_games, **env.kwargs)
+        return wrapped_games(maker_of(env, ("num_games",))(num_games, **arguments(env)), env)
     if env.id not in GAMES:
         near = difflib.get_close_matches(env.id, GAMES, n=1)
         hint = f"; did you mean {near[0]}?" if near else "."
         raise EnvError(f"{env.id}: env.backend=game has {', '.join(GAMES)}{hint}")
     try:
-        return GAMES[env.id](num_games, **env.kwargs)
+        made = GAMES[env.id](num_games, **arguments(env))
     except TypeError as error:
         raise EnvError(f"{env.id}: env.kwargs={env.kwargs} do not fit: {error}") from error
+    return wrapped_games(made, env)

@@ -9,6 +9,16 @@ from trainer.envs.faults import is_its_own, words_of
 from trainer.envs.import_paths import NoPart, function_at, path_and_arguments
 from trainer.envs.spec import EnvError
 
+# What the trainer uses of a batch of games, and of a batch of grid worlds.
+OF_GAMES = (
+    "num_games", "num_players", "spec", "to_move", "action_mask", "rewards", "over", "winner", "length", "reset",
+    "reset_where", "step", "observe",
+)  # fmt: skip
+OF_WORLDS = (
+    "num_worlds", "agents", "num_actions", "observation_shape", "observation_dtype", "max_turns", "turn", "reset",
+    "step", "observe",
+)  # fmt: skip
+
 
 def arguments(env: Any, number: int = 0, render_mode: str | None = None) -> dict[str, Any]:
     """The arguments of an environment's constructor.
@@ -38,11 +48,17 @@ def maker_of(env: Any, given: Sequence[str] = ()) -> Any:
         raise EnvError(f"env.id={error}.") from error
 
 
-def wrapped(single: Any, env: Any) -> Any:
+def wrapped(single: Any, env: Any, needed: Sequence[str] = ("step", "reset"), what: str = "an environment") -> Any:
     """An environment within the wrappers of `env.wrappers`, the first one innermost.
 
+    Args:
+        single: the environment, or whatever else the backend makes at once.
+        env: anything with the attributes of EnvConfig.
+        needed: attributes that a wrapper must have.
+        what: `single`, in words.
+
     Raises:
-        EnvError: a wrapper cannot be imported, or failed.
+        EnvError: a wrapper cannot be imported, failed, or lacks an attribute.
     """
     for one in env.wrappers:
         path, kwargs = path_and_arguments(one, "wrapper")
@@ -55,8 +71,27 @@ def wrapped(single: Any, env: Any) -> Any:
                 raise
             given = f" with {kwargs}" if kwargs else ""
             raise EnvError(f"{env.id}: env.wrappers={path}{given} failed: {words_of(error)}") from error
-        if not hasattr(single, "step") or not hasattr(single, "reset"):
+        if missing := [name for name in needed if not hasattr(single, name)]:
             raise EnvError(
-                f"{env.id}: env.wrappers={path} gave {type(single).__name__}; a wrapper returns an environment."
+                f"{env.id}: env.wrappers={path} gave {type(single).__name__}, which has no {', '.join(missing)}; a "
+                f"wrapper returns {what}."
             )
     return single
+
+
+def wrapped_games(games: Any, env: Any) -> Any:
+    """A batch of games within the wrappers of `env.wrappers`; a wrapper has all that `trainer.envs.games` describes.
+
+    Raises:
+        EnvError: as in `wrapped`.
+    """
+    return wrapped(games, env, OF_GAMES, "a batch of games, see trainer/envs/games/__init__.py")
+
+
+def wrapped_worlds(worlds: Any, env: Any) -> Any:
+    """A batch of grid worlds within the wrappers of `env.wrappers`; see `trainer.envs.worlds`.
+
+    Raises:
+        EnvError: as in `wrapped`.
+    """
+    return wrapped(worlds, env, OF_WORLDS, "a batch of grid worlds, see trainer/envs/worlds/__init__.py")

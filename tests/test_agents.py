@@ -139,7 +139,7 @@ def final_weights(config: Config, poison: bool, monkeypatch: pytest.MonkeyPatch)
         patch.setitem(SCHEDULES, "sync", replace(original, turns=spoiling))
         train(config, ["test"])
     folder = Path(str(config.run_dir))
-    flat = checkpoint.load(folder / "checkpoints" / "last_policy.pt")["weights"]
+    flat = checkpoint.load(folder / "last" / "policy.safetensors")["weights"]
     return dict(zip(("agent_0", "agent_1", "agent_2"), flat.chunk(3), strict=True))
 
 
@@ -251,7 +251,7 @@ def test_a_frozen_agent_keeps_its_weights_and_may_start_from_another_runs(small_
     agents = {"learner": "sequential", "frozen": ["agent_1"], "start_from": {"agent_1": str(policy)}}
     config = small_config("second", env=base, agents=agents)
     train(config, ["test"])
-    one, other = checkpoint.load(Path(str(config.run_dir)) / "checkpoints" / "last_policy.pt")["weights"].chunk(2)
+    one, other = checkpoint.load(Path(str(config.run_dir)) / "last" / "policy.safetensors")["weights"].chunk(2)
     assert torch.equal(other, checkpoint.load(policy)["weights"]) and not torch.equal(one, other)
 
 
@@ -262,7 +262,7 @@ def test_an_agent_that_learns_in_a_process_starts_from_another_runs_policy_too(
     agents = {"num_agents": 2, "max_length": 9}
     first = small_config("first", env={**COUNTING, "kwargs": agents}, seed=5, schedule={"name": "sequential"})
     train(first, ["test"])
-    given = checkpoint.load(Path(str(first.run_dir)) / "checkpoints" / "last_policy.pt")["weights"].chunk(2)[1]
+    given = checkpoint.load(Path(str(first.run_dir)) / "last" / "policy.safetensors")["weights"].chunk(2)[1]
     policy = Path(str(first.run_dir)) / "given.pt"
     checkpoint.write_aside({"weights": given.clone(), "frames": 0}, policy)
     second = small_config(
@@ -270,7 +270,7 @@ def test_an_agent_that_learns_in_a_process_starts_from_another_runs_policy_too(
         agents={"learner": "process", "start_from": {"agent_1": str(policy)}},
     )  # fmt: skip
     train(second, ["test"])
-    one, other = checkpoint.load(Path(str(second.run_dir)) / "checkpoints" / "last_policy.pt")["weights"].chunk(2)
+    one, other = checkpoint.load(Path(str(second.run_dir)) / "last" / "policy.safetensors")["weights"].chunk(2)
     assert torch.equal(other, given) and not torch.equal(one, given)
     kept = checkpoint.newest(Path(str(second.run_dir)) / "agents" / "agent_1" / "checkpoints")
     assert kept is not None and kept["limiter"]["updates"] == 0

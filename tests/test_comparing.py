@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from dataclasses import replace
 
 import imageio.v3 as imageio
@@ -131,6 +132,15 @@ def test_report_is_one_page_with_everything(folder, three, tmp_path, capsys):
     assert "<td>learner.learning_rate</td><td>0.003</td><td>1e-05</td><td>0.003</td>" in text
     assert all(f"<td>{run.folder.name}</td>" in text for group in three for run in group.runs)
     assert "python -m trainer.run seed=0" in text
+
+
+def test_a_report_without_rliable_says_what_it_lacks(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rliable", None)  # what Python does with a package that is not installed
+    assert report.main([str(folder), "--out", str(tmp_path / "page.html")]) == 0
+    said = "profiles and the probability of improvement are left out, as they need rliable: pip install rliable"
+    text = (tmp_path / "page.html").read_text()
+    assert said in capsys.readouterr().err and said in text
+    assert "<h2>Performance profiles" not in text and text.count('src="data:image/png') == 1 and "<h2>Scores" in text
 
 
 def test_more_groups_than_colours_leave_out_those_with_the_lowest_scores(folder, fifteen):

@@ -91,7 +91,7 @@ def test_rows_have_the_rate_and_sync_ends_with_the_bits_of_sequential(small_conf
         assert rows[-1]["learning_rate"] == rate(1.0, rows[-1]["updates"])
         decaying = [row["learning_rate"] for row in rows if row["updates"] > 50]
         assert len(set(decaying)) > 2 and decaying == sorted(decaying, reverse=True)
-        flats.append(checkpoint.load(Path(str(config.run_dir)) / "checkpoints" / "last_policy.pt")["weights"])
+        flats.append(checkpoint.load(Path(str(config.run_dir)) / "last" / "policy.safetensors")["weights"])
     assert torch.equal(*flats)
 
 

@@ -191,7 +191,7 @@ def cartpole(small_config: Callable[..., Config], name: str, **sections: Any) ->
 
 
 def weights_of(config: Config) -> torch.Tensor:
-    return checkpoint.load(Path(str(config.run_dir)) / "checkpoints" / "last_policy.pt")["weights"]
+    return checkpoint.load(Path(str(config.run_dir)) / "last" / "policy.safetensors")["weights"]
 
 
 def test_sync_ends_with_the_bits_of_sequential_and_the_policy_has_the_statistics(small_config):

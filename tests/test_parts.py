@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from trainer.algorithms import c51
+from trainer.api.policy import load_policy
 from trainer.commands.run import main
 from trainer.config.compose import load
 from trainer.config.fields import ConfigError
 from trainer.config.parts import check_parts
 from trainer.config.run_config import from_yaml
+from trainer.config.sections import LearnerConfig
 from trainer.envs import DiscreteAction, EnvSpec, Leaf
 from trainer.networks.encoders import encoders_of
 from trainer.networks.values import value_network
@@ -46,6 +49,17 @@ def wrong_shape(spec, section):
 
 def fails(spec, section):
     return nn.Linear(7, 4)
+
+class Numbers(nn.Module):
+    """Several numbers for each action."""
+    def __init__(self, inputs, actions, outputs):
+        super().__init__()
+        self.shape, self.layer = (actions, outputs), nn.Linear(inputs, actions * outputs)
+    def forward(self, observation):
+        return self.layer(observation.flatten(1)).unflatten(1, self.shape)
+
+def numbers(spec, section, outputs):
+    return Numbers(spec.leaves[0].shape[0], spec.num_actions, outputs)
 
 def normed(spec, section):
     return nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4))
@@ -137,8 +151,15 @@ def test_a_network_of_its_own_has_no_noisy_layers(mine: str) -> None:
     assert "set algorithm.noisy=false, and epsilon explores" in refused(*words)
     (warning,) = load(["algorithm.network=my_parts:fails", "algorithm.dueling=true"], cores=2).warnings
     assert warning.startswith("algorithm.dueling=true does nothing")
-    assert refused("algorithm=c51", "algorithm.network=my_parts:fails").startswith(
-        "algorithm.network is a key of dqn, munchausen and apex, and algorithm=c51 has no such key"
+    assert "set algorithm.noisy=false" in refused("algorithm=rainbow", "algorithm.network=my_parts:fails")
+
+
+@pytest.mark.parametrize("algorithm", ["iqn", "sac", "redq", "droq", "tqc", "crossq", "td3", "ddpg", "sac_discrete"])
+def test_an_algorithm_with_several_networks_says_which_parts_can_be_the_users(algorithm: str) -> None:
+    assert refused(f"algorithm={algorithm}", "algorithm.network=my_parts:fails") == (
+        f"algorithm.network is a key of dqn, c51, qrdqn, munchausen, rainbow and apex, and algorithm={algorithm} has "
+        "no such key: leave it out, or set algorithm=dqn; the parts of its networks that can be yours are "
+        "algorithm.encoders, algorithm.cnn and algorithm.activation"
     )
 
 
@@ -205,6 +226,28 @@ def test_a_logger_of_its_own_gets_rows_and_events_and_may_fail(mine: str, tmp_pa
         in (run / "log.txt").read_text()
     )
     assert from_yaml(run / "config.yaml").logger.name == "my_parts:lines"
+
+
+@pytest.mark.parametrize(("algorithm", "outputs"), [("c51", 51), ("qrdqn", 32)])
+def test_a_network_of_its_own_learns_a_distribution(mine: str, tmp_path: Path, algorithm: str, outputs: int) -> None:
+    run, path = tmp_path / "run", "algorithm.network=my_parts:numbers"
+    words = [*RUN, f"algorithm={algorithm}", path, f"run_dir={run}"]
+    assert main([*words, f"algorithm.network_kwargs.outputs={outputs}"]) == 0
+    policy = load_policy(run, trust=True)
+    values = policy.module(torch.zeros(3, 4))
+    assert values.shape == (3, 2) and torch.isfinite(values).all()
+    assert sum(weights.numel() for weights in policy.module.parameters()) == (4 + 1) * 2 * outputs
+
+
+def test_the_values_of_a_network_of_its_own_begin_at_0_whatever_the_support_is(mine: str) -> None:
+    """The network gives nothing but zeros, so the values are those of the first distribution."""
+    words = ["algorithm=c51", "algorithm.network=my_parts:numbers", "algorithm.network_kwargs.outputs=51"]
+    section = load([*words, "algorithm.v_min=0", "algorithm.v_max=500"], cores=2).config.algorithm
+    spec = EnvSpec("v", (SPEED,), DiscreteAction(2))
+    network = c51.build(section, LearnerConfig(), spec).network  # type: ignore[arg-type]
+    for weights in network.parameters():
+        weights.data.zero_()
+    assert network(torch.zeros(1, 3)).abs().max() < 1
 
 
 def test_what_cannot_be_imported_leaves_no_folder(

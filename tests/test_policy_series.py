@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from trainer.api import sources
 from trainer.commands import eval as evaluating
 from trainer.config.run_files import RunFolder, run_of
 from trainer.config.sections import Config
@@ -18,7 +19,7 @@ from trainer.training.train import train
 
 
 def kept(folder: RunFolder) -> list[int]:
-    return [int(path.stem.removeprefix("frames_")) for path in checkpoint.numbered(folder.policies)]
+    return list(checkpoint.series(folder))
 
 
 def test_policies_are_kept_through_a_stop_and_loaded_by_their_frames(
@@ -34,7 +35,7 @@ def test_policies_are_kept_through_a_stop_and_loaded_by_their_frames(
     assert second == end and torch.equal(flat[second], checkpoint.load(folder.last_policy)["weights"])
     assert not torch.equal(flat[first], flat[second])
     lines = (folder.path / "manifest.txt").read_text().split("\n")
-    assert f"checkpoints/policies/frames_{first:012d}.pt" in lines
+    assert f"checkpoints/policies/frames_{first:012d}.safetensors" in lines
 
     train(replace(config, budget_frames=1_000, resume=config.run_dir), ["resume"])
     *before, third = kept(folder)
@@ -56,3 +57,25 @@ def test_without_the_key_no_policy_is_kept(small_config: Callable[..., Config]):
     config = small_config(budget_frames=400, schedule={"name": "sequential"})
     train(config, ["test"])
     assert not RunFolder(Path(str(config.run_dir))).policies.exists()
+
+
+def test_a_run_of_an_older_version_goes_on_in_the_format_of_now(small_config: Callable[..., Config]):
+    """It kept its last policy and its series as `.pt`, the former with what is of no single agent."""
+    config = small_config(budget_frames=400, schedule={"name": "sequential"}, checkpoint={"policy_every_frames": 300})
+    folder = RunFolder(Path(str(config.run_dir)))
+    end = train(config, ["test"])["frames"]
+    last, progress = checkpoint.load(folder.last_policy), checkpoint.load(folder.progress)
+    checkpoint.write_aside({**last, **progress}, folder.older_last_policy)
+    (first,) = kept(folder)
+    older = folder.policies / f"frames_{first:012d}.pt"
+    checkpoint.write_aside(checkpoint.load(folder.policy_after(first)), older)
+    for path in (folder.last_policy, folder.progress, folder.policy_after(first)):
+        path.unlink()
+    assert sources.path_of(folder, str(first)) == older and sources.of_run(folder.path, str(first)).header
+    assert torch.equal(sources.of_run(folder.path, "last").flat, last["weights"])
+
+    train(replace(config, budget_frames=700, resume=config.run_dir), ["resume"])
+    log = (folder.path / "log.txt").read_text()
+    assert f"goes on after {end} frames" in log and "warning" not in log
+    assert not folder.older_last_policy.exists() and folder.last_policy.exists() and folder.progress.exists()
+    assert kept(folder)[0] == first and len(kept(folder)) == 2

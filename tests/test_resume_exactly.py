@@ -83,7 +83,7 @@ def test_in_rounds_a_run_that_is_stopped_and_goes_on_ends_bit_identical(
     for path in rows:
         assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
     if name in ("game", "dice"):
-        paths = [folder / "checkpoints" / "last_policy.pt" for folder in (first, second)]
+        paths = [folder / "checkpoints" / "run.pt" for folder in (first, second)]
         pools = [checkpoint.load(path)["run"]["pool"] for path in paths]
         assert differences(*pools) == []
         snapshots = sorted((first / "pool").glob("snapshot_*.pt"))

@@ -36,7 +36,7 @@ def trained(config: Config) -> dict[str, Any]:
     (path,) = checkpoint.numbered(Path(config.run_dir or "") / "checkpoints")
     state = checkpoint.load(path)
     assert state["frames"] == summary["frames"] >= config.budget_frames
-    run = checkpoint.load(path.with_name("last_policy.pt"))["run"]
+    run = checkpoint.load(path.with_name("run.pt"))["run"]
     # Of the window of the last returns the count: it is filled worker after worker, whenever a row is written.
     return {**state, "episodes": run["episodes"]["agent_0"]["episodes"], "torch_rng": run["torch_rng"]}
 
@@ -110,7 +110,7 @@ def test_batches_of_a_round_are_prefetched_without_changing_a_bit(
             learner={"prefetch": prefetch, "prefetch_batches": 4},
         )  # fmt: skip
         train(config, ["test"])
-        return checkpoint.load(Path(str(config.run_dir)) / "checkpoints" / "last_policy.pt")["weights"]
+        return checkpoint.load(Path(str(config.run_dir)) / "last" / "policy.safetensors")["weights"]
 
     plain, alone = weights(False), set(threads)
     assert torch.equal(plain, weights(True))

@@ -327,7 +327,7 @@ def test_a_run_keeps_its_pool_and_names_a_torn_snapshot(small_config: Callable[.
     row = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     last = [r for r in row if "pool_size" in r][-1]
     assert last["pool_size"] == 4 and last["games_random"] > 50 and last["games_snapshots"] > 20
-    games = checkpoint.load(folder / "checkpoints" / "last_policy.pt")["run"]["pool"]["results"].sum().item()
+    games = checkpoint.load(folder / "checkpoints" / "run.pt")["run"]["pool"]["results"].sum().item()
     paths[1].write_bytes(b"torn")
     paths[2].unlink()
     train(replace(config, resume=config.run_dir, budget_frames=3_400), [])
@@ -336,5 +336,5 @@ def test_a_run_keeps_its_pool_and_names_a_torn_snapshot(small_config: Callable[.
     assert f"warning: there is no checkpoint {paths[2]}" in log
     left = sorted((folder / "pool").glob("snapshot_*.pt"))
     assert 2 <= len(left) <= 3 and {paths[0].name, paths[3].name} <= {path.name for path in left}
-    kept = checkpoint.load(folder / "checkpoints" / "last_policy.pt")["run"]["pool"]["results"].sum().item()
+    kept = checkpoint.load(folder / "checkpoints" / "run.pt")["run"]["pool"]["results"].sum().item()
     assert kept > 0.5 * games  # those against the others

@@ -237,7 +237,7 @@ def test_run_leaves_the_promised_files(run: tuple[Path, dict[str, Any], Config])
     assert len(numbered) == 1
     assert left - numbered - kept == {
         "config.yaml", "command.txt", "versions.json", "metrics.jsonl", "metrics.csv", "curve.png", "log.txt",
-        "summary.json", "best/policy.safetensors", "checkpoints/last_policy.pt", "lock",
+        "summary.json", "best/policy.safetensors", "last/policy.safetensors", "checkpoints/run.pt", "lock",
         "manifest.txt", "output/collector_0.txt", "output/collector_1.txt", "output/evaluator.txt",
     }  # fmt: skip
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
@@ -338,7 +338,7 @@ def test_policies_of_the_run_can_be_played(run: tuple[Path, dict[str, Any], Conf
     (path,) = checkpoint.numbered(folder / "checkpoints")
     state = checkpoint.load(path)
     assert (state["frames"], state["learner"]["updates"]) == (summary["frames"], summary["updates"])
-    last = checkpoint.load(folder / "checkpoints" / "last_policy.pt")
+    last = checkpoint.load(folder / "last" / "policy.safetensors")
     assert last["frames"] == summary["frames"]
     trained_values = [value for key, value in state["learner"]["loss"].items() if key.startswith("value_")]
     assert sorted(last["weights"].tolist()) == sorted(torch.cat([v.reshape(-1) for v in trained_values]).tolist())

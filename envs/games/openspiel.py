@@ -23,6 +23,7 @@ from trainer.envs.games import text_picture
 from trainer.envs.games.rows import Rows, choice, chosen, look, require, to_advance
 from trainer.envs.modules import import_modules
 from trainer.envs.spec import EnvError, EnvSpec, Leaf
+from trainer.envs.wrapping import wrapped_games
 
 TENSORS = ("information_state", "observation")
 SIMULATIONS, UCT_C = 50, 2.0  # of `mcts_player`
@@ -246,8 +247,8 @@ def scripted(env: Any) -> Any:
     return mcts_player
 
 
-def make_game(env: Any, num_games: int, render_mode: str | None = None) -> OpenSpielGames:
-    """Backend `openspiel`: a batch of games; `env` has the attributes of EnvConfig.
+def make_game(env: Any, num_games: int, render_mode: str | None = None) -> Any:
+    """Backend `openspiel`: `OpenSpielGames` within the user's wrappers; `env` has the attributes of EnvConfig.
 
     For games written in Python, `env.import_modules` must name open_spiel.python.games.
 
@@ -256,9 +257,10 @@ def make_game(env: Any, num_games: int, render_mode: str | None = None) -> OpenS
     """
     import_modules(env)
     try:
-        return OpenSpielGames(num_games, env.id, **env.kwargs)
+        made = OpenSpielGames(num_games, env.id, **env.kwargs)
     except TypeError as error:
         raise EnvError(f"{env.id}: env.kwargs={env.kwargs} do not fit: {_first(error)}") from error
+    return wrapped_games(made, env)
 
 
 def _tensor(game: Any, game_id: str, asked: str | None) -> tuple[str, int]:

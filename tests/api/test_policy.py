@@ -168,7 +168,7 @@ def test_what_its_file_says(cards_run: Path, policy: trainer.Policy) -> None:
 
 def test_the_last_policy_is_another_one(cards_run: Path) -> None:
     last = trainer.load_policy(cards_run, "last")
-    assert last.header["frames"] == checkpoint.load(cards_run / "checkpoints" / "last_policy.pt")["frames"] >= 800
+    assert last.header["frames"] == checkpoint.load(cards_run / "last" / "policy.safetensors")["frames"] >= 800
     assert last.spec == trainer.load_policy(cards_run).spec
 
 
@@ -178,9 +178,13 @@ def test_policies_of_an_older_version_are_read_with_their_run(cards_run: Path, t
     kept = {key: best[key] for key in ("weights", "frames", "eval_return_mean")}
     checkpoint.write_aside(kept, run / "best" / "policy.pt")
     (run / "best" / "policy.safetensors").unlink()
-    last = checkpoint.load(run / "checkpoints" / "last_policy.pt")
+    last = checkpoint.load(run / "last" / "policy.safetensors")
     del last["policy"]
-    checkpoint.write_aside(last, run / "checkpoints" / "last_policy.pt")
+    checkpoint.write_aside(
+        {**last, **checkpoint.load(run / "checkpoints" / "run.pt")}, run / "checkpoints/last_policy.pt"
+    )
+    (run / "last" / "policy.safetensors").unlink()
+    (run / "checkpoints" / "run.pt").unlink()
     for source in (run, run / "best" / "policy.pt"):
         assert played(trainer.load_policy(source), 2, seed=9) == played(trainer.load_policy(cards_run), 2, seed=9)
     alone = shutil.copy(run / "best" / "policy.pt", tmp_path / "alone.pt")

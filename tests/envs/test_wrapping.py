@@ -65,8 +65,26 @@ def wrong(env):
 
 BACKEND = Backend("my_envs:make", heeds=("wrappers",))
 
-def game(num_games):
+class Twice:
+    """Doubles the rewards of a batch of games or worlds; all else is theirs."""
+    def __init__(self, inner):
+        self.inner = inner
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+    @property
+    def rewards(self):
+        return 2 * self.inner.rewards
+    def step(self, *args, **kwargs):
+        found = self.inner.step(*args, **kwargs)
+        return found if found is None else (found[0], 2 * found[1])
+
+def game(num_games, server=None):
+    made.append(server)
     return TicTacToe(num_games)
+
+def numbered_tag(num_worlds, server):
+    made.append(server)
+    return Tag(num_worlds)
 
 def last(game, generator, rows=None):
     mask = game.action_mask if rows is None else game.action_mask[rows]
@@ -144,6 +162,14 @@ def test_every_instance_of_a_run_has_its_number(mine: Any, config: Callable[...,
         ({"backend": "my_envs:wrong"}, r"my_envs:wrong is called with \(env, num_envs, autoreset"),
         ({"backend": "my_envs:half"}, "env.backend=my_envs:half made object, which has no spec, num_envs, reset"),
         ({"backend": "my_envs:BACKEND", "clip_rewards": True}, "env.backend=my_envs:BACKEND does not heed env.clip"),
+        ({"backend": "my_envs:make", "wrappers": ["my_envs:breaks"]}, 'a trainer.envs.backends.Backend."my_envs:m'),
+        ({"backend": "envpool", "wrappers": ["my_envs:breaks"]}, "in C..: use env.backend=gymnasium, which wraps each"),
+        ({"backend": "envpool", "instance_key": "port"}, "at once: use env.backend=gymnasium, which makes each"),
+        ({"backend": "openspiel", "instance_key": "port"}, "a game of OpenSpiel takes no number: leave it out"),
+        ({"backend": "game", "id": "ludo", "instance_key": "port"}, "do not fit: .*unexpected keyword argument 'port'"),
+        ({"backend": "grid", "id": "tag", "instance_key": "port"}, "do not fit: .* unexpected keyword argument 'port'"),
+        ({"backend": "game", "id": "ludo", "wrappers": ["my_envs:gives_nothing"]}, "gave NoneType, .* batch of games"),
+        ({"backend": "grid", "id": "tag", "wrappers": ["my_envs:breaks"]}, "my_envs:breaks failed: OSError: no displ"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_in_one_sentence(
@@ -176,3 +202,41 @@ def test_games_worlds_and_players_of_its_own(mine: Any, config: Callable[..., Si
         spec.__class__(**{**vars(spec), "id": "my_envs:tag"})
         for _, spec in envs.describe_world(config("tag", backend="grid"))
     ]
+
+
+@pytest.mark.parametrize(
+    ("backend", "env_id"), [("game", "tictactoe"), ("game", "my_envs:game"), ("openspiel", "tic_tac_toe")]
+)
+def test_games_are_wrapped_as_a_batch(
+    mine: Any, config: Callable[..., SimpleNamespace], backend: str, env_id: str
+) -> None:
+    """A game ends with the rewards 1 and -1, or 0 and 0."""
+    if backend == "openspiel":
+        pytest.importorskip("pyspiel")
+    world = envs.make_world(config(env_id, backend=backend, wrappers=["my_envs:Twice"]), 8)
+    world.reset(0)
+    seen = {0.0}
+    for _ in range(30):
+        legal = world.game.action_mask.argmax(1)
+        world.step([legal])
+        seen |= set(world.raw_rewards[0].tolist())
+    assert seen <= {0.0, 2.0, -2.0} and 2.0 in seen
+
+
+def test_worlds_are_wrapped_as_a_batch_and_have_no_state_then(mine: Any, config: Callable[..., SimpleNamespace]):
+    plain, twice = (
+        envs.make_world(config("tag", backend="grid", wrappers=wrappers), 4) for wrappers in ([], ["my_envs:Twice"])
+    )
+    actions = [np.full(4, 1) for _ in plain.agents]
+    for world in (plain, twice):
+        world.reset(3)
+        for _ in range(20):
+            world.step(actions)
+    assert np.array_equal(2 * np.array(plain.raw_rewards), np.array(twice.raw_rewards))
+    assert plain.state() is not None and twice.state() is None
+
+
+def test_a_batch_has_the_number_of_its_first_environment(mine: Any, config: Callable[..., SimpleNamespace]):
+    for backend, env_id in (("game", "my_envs:game"), ("grid", "my_envs:numbered_tag")):
+        envs.make_world(config(env_id, backend=backend, instance_key="server", first_instance=40), 3).close()
+    assert mine.made == [40, 40]

@@ -40,7 +40,7 @@ def again(trained, tmp_path) -> Path:
 
 
 def files_of(folder: Path) -> list[Path]:
-    return [folder / "best/policy.safetensors", folder / "checkpoints/last_policy.pt",
+    return [folder / "best/policy.safetensors", folder / "last/policy.safetensors", folder / "checkpoints/run.pt",
             checkpoint.numbered(folder / "checkpoints")[-1], *folder.glob("checkpoints/collector_*.pt")]  # fmt: skip
 
 

@@ -71,7 +71,7 @@ def outcome(main: Callable[[list[str]], int], arguments: list[str], capfd: pytes
         ("config.yaml", eval.main, ["--episodes", "1"], DAMAGES),
         ("best/policy.safetensors", eval.main, ["--episodes", "1"], DAMAGES),
         ("best/policy.safetensors", play.main, ["--max-steps", "1"], ("half", "random")),
-        ("checkpoints/last_policy.pt", eval.main, ["--episodes", "1", "--policy", "last"], ("empty", "a list")),
+        ("last/policy.safetensors", eval.main, ["--episodes", "1", "--policy", "last"], ("empty", "a list")),
         ("trace.json", timeline_command.main, [], DAMAGES),
         ("metrics.jsonl", plot_command.main, [], DAMAGES),
         ("config.yaml", plot_command.main, [], ("not UTF-8", "random", "brackets without end")),
@@ -91,12 +91,12 @@ def test_who_only_reads_says_it_in_one_sentence(name, main, words, damages, agai
 def test_a_run_goes_on_without_what_is_damaged(damage, again, capfd):
     """Of everything but its configuration: policies, the newest checkpoint, the workers' states, rows, figures."""
     newest, upto = numbered(again / "checkpoints")[-1], next(again.glob("replay/*/upto.json"))
-    names = ["summary.json", "metrics.jsonl", "metrics.csv", "checkpoints/last_policy.pt", "best/policy.safetensors",
-             "manifest.txt", "versions.json", "checkpoints/collector_0.pt"]  # fmt: skip
+    names = ["summary.json", "metrics.jsonl", "metrics.csv", "last/policy.safetensors", "best/policy.safetensors",
+             "checkpoints/run.pt", "manifest.txt", "versions.json", "checkpoints/collector_0.pt"]  # fmt: skip
     for path in (newest, upto, *(again / name for name in names)):
         path.write_bytes(DAMAGES[damage](path.read_bytes()))
     assert not outcome(run.main, [f"resume={again}", "budget_frames=900"], capfd)
-    assert checkpoint.load(again / "checkpoints/last_policy.pt")["frames"] >= 900
+    assert checkpoint.load(again / "last/policy.safetensors")["frames"] >= 900
     assert json.loads((again / "summary.json").read_text())["status"] == "finished"
 
 

@@ -52,7 +52,7 @@ def test_a_final_evaluation_that_dies_costs_its_figures_only(run, how, cause):
     summary = ended.summary
     assert (summary["status"], summary["frames"], summary["eval_return_mean"]) == ("failed", 600, None)
     assert "another one takes its place" in ended.out
-    assert (ended.run_dir / "checkpoints" / "last_policy.pt").exists()
+    assert (ended.run_dir / "last" / "policy.safetensors").exists()
 
 
 def test_a_final_evaluation_that_fails_once_is_made_again(run, tmp_path):

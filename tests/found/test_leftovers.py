@@ -36,7 +36,7 @@ def test_after_everything_is_killed_the_next_run_sweeps_what_is_ours(run, begin,
     try:
         for path in theirs:
             path.touch()
-        while not (tmp_path / "run" / "checkpoints" / "last_policy.pt").exists():
+        while not (tmp_path / "run" / "checkpoints" / "run.pt").exists():
             assert process.poll() is None, process.communicate()
             time.sleep(0.02)
         os.killpg(process.pid, signal.SIGKILL)

@@ -132,7 +132,7 @@ def once(condition, act):
 def test_a_run_folder_that_is_moved_or_removed_is_noticed(moved, run, tmp_path):
     folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     strike = (lambda: folder.rename(elsewhere)) if moved else lambda: shutil.rmtree(folder, ignore_errors=True)
-    once((folder / "checkpoints" / "last_policy.pt").exists, strike)
+    once((folder / "checkpoints" / "run.pt").exists, strike)
     ended = run(*SLOW, "budget_frames=100000")
     assert ended.code == 1, ended.said
     words = f"was moved to {elsewhere} while" if moved else "was removed while the run went on"

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from trainer.host import seeds
+from trainer.run_folder import checkpoint
 
 CHANCE = ["env.id=Found/Chance-v0", "env.import_modules=[hurting_processes]", "collector.num_workers=2"]
 ROUNDS = ["schedule.frames_per_round=64", "evaluator.every_frames=200", "checkpoint.save_every_seconds=1000"]
@@ -26,7 +27,7 @@ def drawn(log: Path) -> dict[int, list[tuple[float, ...]]]:
 
 def ended_with(folder: Path) -> tuple[torch.Tensor, bytes]:
     """The last weights, and all that was observed."""
-    weights = torch.load(folder / "checkpoints" / "last_policy.pt", weights_only=True)["weights"]
+    weights = checkpoint.load(folder / "last" / "policy.safetensors")["weights"]
     return weights, b"".join(path.read_bytes() for path in sorted((folder / "replay").rglob("observation.bin")))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from trainer.run_folder import checkpoint
 
 # The default preset, but for a goal that is met soon and a replay ratio that leaves little to calculate.
@@ -19,7 +17,7 @@ def test_sync_is_deterministic_and_ends_as_sequential_does(run):
     for number, schedule in enumerate(("sync", "sync", "sequential")):
         ended = run(f"schedule={schedule}", *CARTPOLE, quick=False, name=f"run_{number}")
         assert ended.code == 0, ended.said
-        weights = torch.load(ended.run_dir / "checkpoints" / "last_policy.pt")["weights"]
+        weights = checkpoint.load(ended.run_dir / "last" / "policy.safetensors")["weights"]
         best = checkpoint.load(ended.run_dir / "best" / "policy.safetensors")
         row = {key: ended.summary[key] for key in ("frames", "updates", "solved_frames", "reason", "eval_return_mean")}
         asked = [own["frames"] for own in ended.rows if "eval_return_mean" in own]

@@ -21,7 +21,7 @@ from trainer.algorithms.algorithm import Algorithm, actor, value_algorithm
 from trainer.config.algorithms import C51Config
 from trainer.config.sections import LearnerConfig
 from trainer.envs import EnvSpec
-from trainer.networks.q_network import QNetwork
+from trainer.networks.values import value_network
 
 SUPPORT = 10.0  # of Bellemare et al. 2017, where nobody has chosen one by an environment's rewards
 EVEN = 0.01  # uniform share of the initial distribution
@@ -44,7 +44,7 @@ class Atoms(nn.Module):
 def build(config: C51Config, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:
     """The algorithm for an environment. Parameters are drawn from torch's global generator."""
     values = Atoms(torch.linspace(*limits(config), config.num_atoms))
-    network = QNetwork(spec, config, learner.channels_last, config.num_atoms, values)
+    network = value_network(spec, config, learner.channels_last, config.num_atoms, values)
     network.shift(initial_log_odds(*limits(config), config.num_atoms))
     policy = actor(network, spec)
     loss = targets.ObjectiveLoss(policy, partial(objective, config=config))

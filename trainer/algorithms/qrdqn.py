@@ -16,12 +16,12 @@ from trainer.algorithms.algorithm import Algorithm, actor, value_algorithm
 from trainer.config.algorithms import QRDQNConfig, ValueConfig
 from trainer.config.sections import LearnerConfig
 from trainer.envs import EnvSpec
-from trainer.networks.q_network import QNetwork
+from trainer.networks.values import value_network
 
 
 def build(config: QRDQNConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:
     """The algorithm for an environment. Parameters are drawn from torch's global generator."""
-    network = QNetwork(spec, config, learner.channels_last, config.num_quantiles)
+    network = value_network(spec, config, learner.channels_last, config.num_quantiles)
     policy = actor(network, spec)
     loss = targets.ObjectiveLoss(policy, partial(objective, config=config))
     first = partial(targets.first_priority, config=config)

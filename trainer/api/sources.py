@@ -101,8 +101,8 @@ def of_run(run_dir: Path, which: str) -> Saved:
     path = path_of(folder, which)
     state, config = checkpoint.load(path), from_yaml(folder.config)
     header = policy_file.header_in(state) or {}
-    if not header and folder.last_policy.exists():  # an older best policy, of a run that was resumed since
-        header = policy_file.header_in(checkpoint.load(folder.last_policy)) or {}
+    if not header and (last := checkpoint.last_policy(folder)).exists():  # an older best policy, of a resumed run
+        header = policy_file.header_in(checkpoint.load(last)) or {}
     named = [(one.name, one.spec) for one in policy_file.agents_of(header, path)] if header else []
     return Saved(path, config, named or _described(config), _weights(path, state), header)
 
@@ -114,11 +114,12 @@ def path_of(folder: RunFolder, which: str) -> Path:
         ConfigError: there is no such policy.
     """
     if which in ("best", "last"):
-        return checkpoint.best_policy(folder) if which == "best" else folder.last_policy
-    if which.isdecimal() and folder.policy_after(int(which)).is_file():
-        return folder.policy_after(int(which))
-    frames = [str(int(path.stem.removeprefix("frames_"))) for path in checkpoint.numbered(folder.policies)]
-    raise ConfigError(f"--policy {which} is no policy of {folder.path}: it has {', '.join(['best', 'last', *frames])}")
+        return checkpoint.best_policy(folder) if which == "best" else checkpoint.last_policy(folder)
+    kept = checkpoint.series(folder)
+    if which.isdecimal() and int(which) in kept:
+        return kept[int(which)]
+    known = ", ".join(["best", "last", *map(str, kept)])
+    raise ConfigError(f"--policy {which} is no policy of {folder.path}: it has {known}")
 
 
 def _described(config: Config) -> list[tuple[str, EnvSpec]]:

@@ -17,6 +17,7 @@ from trainer.comparing.picture import draw_curves, draw_profiles, drawn
 from trainer.comparing.profiles import Profiles, profiles
 from trainer.comparing.runs import Run
 from trainer.comparing.statistics import NAMES, STATISTICS, score_of
+from trainer.config.fields import ConfigError
 from trainer.config.run_files import RunFolder
 from trainer.reading import ReadError, read_json, read_text
 from trainer.telemetry.rows import value_of
@@ -98,16 +99,15 @@ def page(groups: Sequence[Group], statistic: str) -> tuple[str, list[str]]:
         statistic: a key of `STATISTICS`.
 
     Returns:
-        The text of the page, and the sentences about curves that it has too.
+        The text of the page, and sentences about what is left out, which it has too.
 
     Raises:
-        ConfigError: rliable is not installed.
         ReadError: a video or a command could not be read.
     """
     runs = [run for group in groups for run in group.runs]
     envs = environments(runs)
     picture, notes = draw_curves(groups, statistic)
-    found = profiles(drawn(groups, statistic))
+    found, without = _profiles(drawn(groups, statistic))
     differing = differences(runs)
     text = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True).from_string(PAGE)
     return text.render(
@@ -121,7 +121,7 @@ def page(groups: Sequence[Group], statistic: str) -> tuple[str, list[str]]:
         scores=[_score_line(env_id, group, statistic) for env_id in envs for group in groups
                 if any(run.env_id == env_id for run in group.runs)],
         profile=_inline(draw_profiles(found)) if found else "",
-        profile_note=found.note if found else "",
+        profile_note=found.note if found else without,
         pairs=_pairs(found),
         differing_head=("key", *(group.label for group in groups)),
         differing=[(key, *(_values(group, key) for group in groups)) for key in differing],
@@ -129,7 +129,15 @@ def page(groups: Sequence[Group], statistic: str) -> tuple[str, list[str]]:
         run_head=("run", "group", "environment", "seed", "status", "score", "frames", "minutes", "solved at", "commit"),
         runs=[_run_line(group, run) for group in groups for run in group.runs],
         commands=[(group.label, _command(group.runs[0])) for group in groups],
-    ), notes  # fmt: skip
+    ), [*notes, without] if without else notes  # fmt: skip
+
+
+def _profiles(groups: Sequence[Group]) -> tuple[Profiles | None, str]:
+    """How the groups compare, and a sentence where that is not known, as rliable is not installed."""
+    try:
+        return profiles(groups), ""
+    except ConfigError as error:
+        return None, str(error)
 
 
 def _inline(picture: Figure) -> str:

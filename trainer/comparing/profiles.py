@@ -121,6 +121,7 @@ def _rliable() -> ModuleType:
         from rliable import metrics
     except ImportError as error:
         raise ConfigError(
-            "the report needs rliable: pip install rliable, or draw the curves by trainer.plot"
+            "performance profiles and the probability of improvement are left out, as they need rliable: pip install "
+            "rliable, and write the page again"
         ) from error
     return metrics

@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING
 from trainer.config.fields import ConfigError
 
 if TYPE_CHECKING:
-    from trainer.config.algorithms import C51Config, GaussianConfig, OneValueConfig, TQCConfig
+    from trainer.config.algorithms import C51Config, GaussianConfig, NetworkConfig, TQCConfig
 
 LEAST_SUPPORT = 1e-6  # of v_max - v_min, and of a bound that is not 0
+
+
+def check_c51(section: C51Config) -> list[str]:
+    """Refuse a user's network with noisy layers, and a support that is none; warnings about both."""
+    return [*check_network(section), *check_support(section)]
 
 
 def check_support(section: C51Config) -> list[str]:
@@ -38,7 +43,7 @@ def check_support(section: C51Config) -> list[str]:
     return [f"algorithm.v_min={low:g} to algorithm.v_max={high:g} leaves out 0, which is the value of an episode's end"]
 
 
-def check_network(section: OneValueConfig) -> list[str]:
+def check_network(section: NetworkConfig) -> list[str]:
     """Refuse a user's network with noisy layers; warnings about options that it does not heed."""
     if section.network == "auto":
         return []

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cache
 from typing import Any
 
-from trainer.config.algorithm_checks import check_ensemble, check_network, check_quantiles, check_support
+from trainer.config.algorithm_checks import check_c51, check_ensemble, check_network, check_quantiles
 from trainer.config.fields import ConfigError, number, numbers, one_of, part
 from trainer.config.registries import ACTIVATIONS, CNNS, LOSS_FUNCTIONS
 
@@ -49,12 +49,17 @@ class ValueConfig(AlgorithmConfig):
 
 
 @dataclass(frozen=True)
-class OneValueConfig(ValueConfig):
-    """Keys of all algorithms whose network gives one number for each action, its value."""
+class NetworkConfig(ValueConfig):
+    """Keys of all algorithms whose whole network may be a user's."""
 
     # package.module:function of yours, called with the environment's spec and this section.
     network: str = part("auto", call="spec section", kwargs="network_kwargs")
     network_kwargs: dict[str, Any] = field(default_factory=dict)  # its further arguments
+
+
+@dataclass(frozen=True)
+class OneValueConfig(NetworkConfig):
+    """Keys of all algorithms whose network gives one number for each action, its value."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ class DQNConfig(OneValueConfig):
 
 
 @dataclass(frozen=True)
-class C51Config(ValueConfig):
+class C51Config(NetworkConfig):
     """c51, rainbow."""
 
     name: str = "c51"
@@ -78,7 +83,7 @@ class C51Config(ValueConfig):
 
 
 @dataclass(frozen=True)
-class QRDQNConfig(ValueConfig):
+class QRDQNConfig(NetworkConfig):
     """qrdqn."""
 
     name: str = "qrdqn"
@@ -238,7 +243,7 @@ _DQN = AlgorithmEntry(DQNConfig, "trainer.algorithms.dqn:build", check_network)
 _C51 = AlgorithmEntry(
     C51Config,
     "trainer.algorithms.c51:build",
-    check_support,
+    check_c51,
     no_first_priority="is the distance of two distributions",
     by_rewards={"v_min": -1, "v_max": 1},
 )
@@ -247,7 +252,7 @@ _C51 = AlgorithmEntry(
 ALGORITHMS: dict[str, AlgorithmEntry] = {
     "dqn": _DQN,
     "c51": _C51,
-    "qrdqn": AlgorithmEntry(QRDQNConfig, "trainer.algorithms.qrdqn:build"),
+    "qrdqn": AlgorithmEntry(QRDQNConfig, "trainer.algorithms.qrdqn:build", check_network),
     "iqn": AlgorithmEntry(
         IQNConfig, "trainer.algorithms.iqn:build", no_first_priority="has the noise of its drawn fractions in it"
     ),
@@ -306,6 +311,13 @@ def section_of(values: AlgorithmConfig, name: str) -> AlgorithmConfig:
     return kind(**{**{key: getattr(values, key) for key in keys_of(kind) if hasattr(values, key)}, "name": name})
 
 
+# Keys of some algorithms -> what the others have in their place.
+INSTEAD = {
+    "network": "the parts of its networks that can be yours are algorithm.encoders, algorithm.cnn and "
+    "algorithm.activation",
+}
+
+
 def keys_of(section: type[AlgorithmConfig]) -> list[str]:
     """Names of a section's keys."""
     return [item.name for item in fields(section)]
@@ -327,7 +339,8 @@ def check_key(key: str, section: AlgorithmConfig, prefix: str = "") -> None:
     owners = [name for name, entry in ALGORITHMS.items() if key in keys_of(entry.section)]
     whose = " and ".join([", ".join(owners[:-1]), owners[-1]] if len(owners) > 1 else owners)
     chosen = f"{prefix}algorithm.name=" if prefix else "algorithm="
+    instead = f"; {INSTEAD[key]}" if key in INSTEAD else ""
     raise ConfigError(
         f"{prefix}algorithm.{key} is a key of {whose}, and algorithm={section.name} has no such key: leave it out, or "
-        f"set {chosen}{owners[0]}"
+        f"set {chosen}{owners[0]}{instead}"
     )

@@ -204,6 +204,11 @@ def _check_network(config: Config) -> None:
 def _check_instances(config: Config) -> None:
     env = config.env
     if env.instance_key is None:
+        if env.first_instance:
+            raise ConfigError(
+                f"env.first_instance={env.first_instance} is where the numbers of env.instance_key begin, which is not "
+                "set: name the constructor's argument, as env.instance_key=port, or leave env.first_instance out"
+            )
         return
     if env.instance_key in env.kwargs:
         raise ConfigError(

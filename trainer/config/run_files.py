@@ -23,7 +23,9 @@ class RunFolder:
         self.league = path / "league.json"  # ratings of the last league
         self.league_picture = path / "league.png"  # picture of these ratings
         self.checkpoints = path / "checkpoints"  # checkpoints to resume it from
-        self.last_policy = path / "checkpoints" / "last_policy.pt"  # the policy of its newest checkpoint
+        self.progress = path / "checkpoints" / "run.pt"  # of its newest checkpoint, what is of no single agent
+        self.last_policy = path / "last" / "policy.safetensors"  # the policy of its newest checkpoint
+        self.older_last_policy = path / "checkpoints" / "last_policy.pt"  # the two of a run of an older trainer
         self.policies = path / "checkpoints" / "policies"  # those of `checkpoint.policy_every_frames`
         self.best_policy = path / "best" / "policy.safetensors"  # the best policy by its evaluations
         self.older_best_policy = path / "best" / "policy.pt"  # the same of a run of an older trainer
@@ -36,7 +38,7 @@ class RunFolder:
 
     def policy_after(self, frames: int) -> Path:
         """The policy that was kept after so many frames."""
-        return self.policies / f"frames_{frames:012d}.pt"
+        return self.policies / f"frames_{frames:012d}.safetensors"
 
 
 def run_of(policy: Path) -> RunFolder:

@@ -95,7 +95,8 @@ def check_fits(needs: Needs, scratch: Path, run_dir: Path) -> str:
 
 def _check_kept(needs: Needs, scratch: Path, run_dir: Path) -> None:
     """Check the room for checkpoints, and for the replay too if it lies on the same disk."""
-    ours = [path for path in manifest.named(run_dir) if path.suffix in (".bin", ".pt") and path.exists()]
+    suffixes = (".bin", ".pt", ".safetensors")
+    ours = [path for path in manifest.named(run_dir) if path.suffix in suffixes and path.exists()]
     there = sum(path.stat().st_blocks * 512 for path in ours)
     one_disk = os.stat(scratch).st_dev == os.stat(run_dir).st_dev
     need = max(0, needs.kept - there) + one_disk * needs.replay

@@ -45,8 +45,8 @@ def play_episodes(
         tell: the main process.
     """
     end = time.monotonic() + seconds
-    last = checkpoint.load(RunFolder(run_dir).last_policy)
     folder, count = RunFolder(run_dir), config.evaluator.final_episodes
+    last = checkpoint.load(checkpoint.last_policy(folder))
     best = checkpoint.whole(checkpoint.best_policy(folder), partial(tell, "warning"), "weights", "frames")
     if best is None:  # torn, or never asked for
         save_policy(folder.best_policy, json.loads(last["policy"]), last["weights"], last["frames"], {})

@@ -189,8 +189,31 @@ def _is_whole(path: Path, data: bytes) -> bool:
 
 def best_policy(folder: RunFolder) -> Path:
     """The file of a run's best policy, which older versions of the trainer wrote in another format."""
-    older = folder.older_best_policy
-    return older if older.exists() and not folder.best_policy.exists() else folder.best_policy
+    return _there(folder.best_policy, folder.older_best_policy)
+
+
+def last_policy(folder: RunFolder) -> Path:
+    """The file of a run's last policy, which older versions of the trainer wrote in another format."""
+    return _there(folder.last_policy, folder.older_last_policy)
+
+
+def progress(folder: RunFolder) -> Path:
+    """The file with what a run's newest checkpoint holds of no single agent."""
+    return _there(folder.progress, folder.older_last_policy)
+
+
+def series(folder: RunFolder) -> dict[int, Path]:
+    """The policies that a run has kept for good, by their frames; older versions of the trainer wrote another format.
+
+    Those of newer versions have precedence.
+    """
+    older, newer = numbered(folder.policies), sorted(folder.policies.glob("frames_*.safetensors"))
+    found = [(path.stem.removeprefix("frames_"), path) for path in (*older, *newer)]
+    return dict(sorted((int(frames), path) for frames, path in found if frames.isdecimal()))
+
+
+def _there(path: Path, older: Path) -> Path:
+    return older if older.exists() and not path.exists() else path
 
 
 def policy_weights(path: Path, numel: int) -> torch.Tensor:

@@ -127,7 +127,8 @@ def _never_began(path: Path) -> bool:
     except ReadError:
         return False
     nothing = summary.get("status") == "failed" and summary.get("frames") == 0
-    return nothing and manifest.is_ours(path) and not any(path.rglob("*.pt"))
+    kept = any(file.suffix in (".pt", ".safetensors") for file in path.rglob("*"))
+    return nothing and manifest.is_ours(path) and not kept
 
 
 def _is_open(number: int) -> bool:

@@ -123,7 +123,8 @@ def entered(config: Config, spec: EnvSpec, run_dir: Path, warn: Callable[[str], 
             found.append((Entry(f"snapshot_{frames}", "snapshot", frames), weights_of(path, config, spec)))
         except ReadError as error:
             warn(f"warning: {error}; the league is played without it")
-    for name, path in (("best", checkpoint.best_policy(RunFolder(run_dir))), ("last", RunFolder(run_dir).last_policy)):
+    folder = RunFolder(run_dir)
+    for name, path in (("best", checkpoint.best_policy(folder)), ("last", checkpoint.last_policy(folder))):
         frames = int(checkpoint.load(path)["frames"])
         if not any(entry.kind == "policy" and entry.frames == frames for entry, _ in found):
             found.append((Entry(name, "policy", frames), weights_of(path, config, spec)))

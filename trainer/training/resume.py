@@ -41,7 +41,7 @@ def restore(system: System) -> None:
     loggers, folder, run = system.loggers, RunFolder(system.run_dir), {}
     checkpoint.whole(checkpoint.best_policy(folder), loggers.event)  # else the evaluator meets a torn one
     try:
-        run = checkpoint.load(folder.last_policy)
+        run = checkpoint.load(checkpoint.progress(folder))
     except ReadError as error:
         loggers.event(f"warning: {error}")
     whole = [_restore_agent(system, plan, run.get("frames")) for plan in system.plans]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import time
+from pathlib import Path
 from typing import Any
 
 from trainer.config.run_files import RunFolder
 from trainer.learning.determinism import generator_states
-from trainer.run_folder import checkpoint
+from trainer.roles.policies import save_policy
+from trainer.run_folder import checkpoint, manifest
 from trainer.training.system import System
 
 
 def save(system: System, frames: int, whole: bool, more: dict[str, Any]) -> None:
-    """Save a checkpoint of every agent, and the policy; each file is written beside the old one and renamed.
+    """Save a checkpoint of every agent, the policy, and what is of no single agent.
+
+    Each file is written beside the old one and renamed.
 
     Args:
         system: the run.
@@ -37,22 +40,20 @@ def save(system: System, frames: int, whole: bool, more: dict[str, Any]) -> None
         plan.name: telemetry.episodes.state_dict()
         for plan, telemetry in zip(system.plans, system.telemetry, strict=True)
     }
-    checkpoint.write_aside({**_policy(system, frames), "run": run}, folder.last_policy)
+    _write_policy(system, frames, folder.last_policy)
+    checkpoint.write_aside({"frames": frames, "run": run}, folder.progress)
+    manifest.remove(folder.older_last_policy)
     pool.forget(folder.pool)
     system.checkpoint_s = time.monotonic() - start
     system.checkpoint_bytes = system.learners.replay_bytes()
 
 
-def _policy(system: System, frames: int) -> dict[str, Any]:
-    """The present weights with the header of the run's policy files, so that they can be used without the run."""
-    header = {**system.policy_header, "frames": frames, "returns": {}}
-    return {
-        "weights": system.learners.flat().clone(), "frames": frames, "eval_return_mean": float("nan"),
-        "policy": json.dumps(header),
-    }  # fmt: skip
+def _write_policy(system: System, frames: int, path: Path) -> None:
+    """Write the present weights as a policy file."""
+    save_policy(path, system.policy_header, system.learners.flat(), frames, {})
 
 
-def save_policy(system: System, frames: int) -> None:
+def keep_policy(system: System, frames: int) -> None:
     """Keep the present policy for good, as one of a series; a disk that refuses is only a warning.
 
     Args:
@@ -61,7 +62,7 @@ def save_policy(system: System, frames: int) -> None:
     """
     path = RunFolder(system.run_dir).policy_after(frames)
     try:
-        checkpoint.write_aside(_policy(system, frames), path)
+        _write_policy(system, frames, path)
     except OSError as error:
         system.loggers.event(
             f"warning: the policy {path} could not be written ({error}): make room in {system.run_dir}"

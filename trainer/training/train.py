@@ -41,7 +41,7 @@ from trainer.training.final import finish, report
 from trainer.training.loop import Loop
 from trainer.training.needs import needs_of
 from trainer.training.resume import restore
-from trainer.training.saving import save, save_policy
+from trainer.training.saving import keep_policy, save
 from trainer.training.settling import settle
 from trainer.training.system import System
 
@@ -224,7 +224,7 @@ def _train(system: System, loop: Loop) -> dict[str, Any]:
         if loop.whole and loop.evaluate_every.crossed(frames):
             evaluator.request()
         if loop.whole and loop.policy_every.crossed(frames):
-            save_policy(system, frames)
+            keep_policy(system, frames)
         if loop.snapshot_every.crossed(frames):
             system.pool.add(system.flat(), frames)
         if (solved := _evaluated(system, loop)) is not None:
