@@ -229,7 +229,7 @@ def test_parts_that_are_added_as_contributing_says_run_together(copy: Path) -> N
     assert (config["preset"], config["env"]["backend"], config["logger"]["name"]) == ("hall", "halls", "frames")
     rows = [json.loads(line) for line in (copy / "run/metrics.jsonl").read_text().splitlines()]
     assert {row["patience"] for row in rows if row.get("patience") is not None} == {0.5}
-    assert "| `patience` | " in run(copy, "trainer.telemetry.rows")
+    assert "`patience`" in run(copy, "trainer.telemetry.rows")
     (line,) = [line for line in run(copy, "trainer.config.reference").splitlines() if "`algorithm.patience`" in line]
     assert "Weight of errors that lower a value." in line and "patient" in line
 
