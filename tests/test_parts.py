@@ -11,6 +11,8 @@ import torch
 
 from trainer.algorithms import c51
 from trainer.api.policy import load_policy
+from trainer.commands import eval as evaluating
+from trainer.commands import play as playing
 from trainer.commands.run import main
 from trainer.config.compose import load
 from trainer.config.fields import ConfigError
@@ -288,3 +290,21 @@ def test_a_network_that_does_not_fit_the_environment_leaves_no_folder(
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("error: algorithm.network=my_parts:fails failed for observation torch.float32 [2, 4]: Runt")
     assert not run.exists()
+
+
+def test_a_policy_whose_network_cannot_be_imported_is_one_sentence(
+    mine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    words = ["algorithm=qrdqn", "algorithm.network=my_parts:numbers", "algorithm.network_kwargs.outputs=32"]
+    assert main([*RUN, *words, f"run_dir={run}"]) == 0
+    capsys.readouterr()
+    monkeypatch.undo()  # the folder of the module is no longer on the path
+    sys.modules.pop("my_parts")
+    sentence = "algorithm.network=my_parts:numbers: there is no module my_parts; start in the folder that holds it"
+    for command in (evaluating.main, playing.main):
+        assert command([str(run)]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"error: {sentence}") and said.count("\n") == 1
+    with pytest.raises(ConfigError, match=sentence):
+        load_policy(run / "best" / "policy.safetensors", trust=True)

@@ -132,7 +132,8 @@ def test_the_terminal_shows_the_first_of_them(run_info):
     newest = Newest()
     newest.add(row)
     newest.add({"frames": 10, "eval_return_mean": 1.0, "eval_info_is_success": 0.5})
-    assert "| is_success 0.25  share 0.333 | is_success 0.5 |" in plain_line(newest, run_info)
+    line = plain_line(newest, run_info)
+    assert "| return 1.00 | is_success 0.25  share 0.333 | evaluation 1.00  is_success 0.5 |" in line
 
 
 @pytest.fixture

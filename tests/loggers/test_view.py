@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from trainer.telemetry.loggers.view import History, Newest, closing_lines, duration, panel, plain_line, sparkline
-from trainer.telemetry.rows import of_kind
+from trainer.telemetry.rows import of_kind, return_texts
 
 
 def newest(rows):
@@ -42,7 +42,7 @@ def test_panel_says_everything_in_80_columns(run, real_rows):
         f"{returns}, {row['episodes']} episodes, {row['length_mean_frames']:.0f} frames"
     )
     assert re.fullmatch(r"evaluation [▁▂▃▄▅▆▇█]{5,7} (.*)", text[3])[1] == (
-        f"{judged['eval_return_mean']:.1f} ± {judged['eval_return_std']:.1f}, 3 episodes,"
+        f"{' ± '.join(return_texts(judged['eval_return_mean'], judged['eval_return_std']))}, 3 episodes,"
         f" at {judged['frames']:,} frames"
     )
     speeds = f"{row['frames_per_s']:,.0f} frames/s {row['updates_per_s']:,.0f} updates/s"
@@ -77,11 +77,17 @@ def test_progress_stops_at_the_budget(run, real_rows):
     assert "100 %, 51,000 of 50,000 frames" in text
 
 
+def test_returns_below_ten_have_two_decimals_and_what_stands_together_as_many() -> None:
+    assert return_texts(0.953, 0.046) == ["0.95", "0.05"]
+    assert return_texts(1_272.34, 8.127) == ["1,272.3", "8.1"] and return_texts(math.nan, -9.996) == ["-", "-10.00"]
+
+
 def test_plain_line(run, real_rows):
     row, judged = last(real_rows, "updates"), last(real_rows, "eval_s")
     parts = plain_line(newest(real_rows), run).split(" | ")
     assert parts[0] == f"{row['frames']:,}/50,000 frames"
-    assert parts[4:6] == [f"return {row['return_mean']:.1f}", f"evaluation {judged['eval_return_mean']:.1f}"]
+    returns = [return_texts(value)[0] for value in (row["return_mean"], judged["eval_return_mean"])]
+    assert parts[4:6] == [f"return {returns[0]}", f"evaluation {returns[1]}"]
     assert parts[6] == f"epsilon {row['epsilon_mean']:.3f}" and parts[-1] == f"bottleneck {row['bottleneck']}"
 
 
@@ -91,9 +97,8 @@ def test_closing_lines_name_the_curve_when_there_is_one(run, real_run):
     assert ended.startswith(
         f"finished (the budget is used up): {summary['frames']:,} frames and {summary['updates']:,} updates in 0:"
     )
-    assert (
-        evaluated == f"evaluation: {summary['eval_return_mean']:.1f} ± {summary['eval_return_std']:.1f} over 5 episodes"
-    )
+    returns = return_texts(summary["eval_return_mean"], summary["eval_return_std"])
+    assert evaluated == f"evaluation: {' ± '.join(returns)} over 5 episodes"
     assert folder == f"run folder: {run.run_dir}"
     (run.run_dir / "curve.png").touch()
     assert closing_lines(run, {})[-1] == f"run folder: {run.run_dir}  learning curve: {run.run_dir / 'curve.png'}"

@@ -195,6 +195,12 @@ def faults(row: Mapping[str, Any], summary: bool = False) -> list[str]:
     return found
 
 
+def return_texts(*values: float) -> list[str]:
+    """Returns as texts with as many decimals each: one, or two where all are smaller than 10; a dash for NaN."""
+    form = ",.1f" if any(abs(value) >= 10 for value in values) else ",.2f"
+    return [format(value, form) if math.isfinite(value) else "-" for value in values]
+
+
 def value_of(row: Mapping[str, Any], key: str) -> float:
     """The number under a declared key; NaN where the row has none, or one that is not finite.
 

@@ -18,7 +18,7 @@ from trainer.roles import final_work
 from trainer.roles.evaluator import Evaluation
 from trainer.roles.greedy import Episodes, info_means
 from trainer.selfplay import league
-from trainer.telemetry.rows import Row
+from trainer.telemetry.rows import Row, return_texts
 from trainer.training.system import System
 from trainer.training.tasks import Task, TaskFailed, beside
 
@@ -94,7 +94,7 @@ def in_words(config: Config, played: Sequence[Episodes], seconds: float) -> str:
     asked, done, cut = config.evaluator.final_episodes, len(played[0].returns), played[0].cut
     if not returns:
         return f"none of {asked} greedy episodes ended within {seconds:.0f} s (evaluator.final_max_seconds)"
-    text = f"return {np.mean(returns):.1f} +- {np.std(returns):.1f} over {done} greedy episodes"
+    text = f"return {' +- '.join(return_texts(np.mean(returns), np.std(returns)))} over {done} greedy episodes"
     text += info_in_words(info_means(played))
     if cut:
         text += cut_in_words(config, done, cut, asked)
@@ -148,8 +148,9 @@ def report(system: System, evaluation: Evaluation) -> None:
     """Report an evaluation to the loggers and the callbacks."""
     best, count = ", the best so far" if evaluation.best else "", len(evaluation.returns)
     cut = cut_in_words(system.config, count, evaluation.cut, evaluation.asked) if evaluation.cut else ""
+    told = " +- ".join(return_texts(evaluation.mean, evaluation.std))
     system.loggers.event(
-        f"evaluation at {evaluation.frames} frames: return {evaluation.mean:.1f} +- {evaluation.std:.1f} over "
+        f"evaluation at {evaluation.frames} frames: return {told} over "
         f"{count} greedy episodes{info_in_words(evaluation.info)}{best}{cut}",
         role="evaluator",
         pid=evaluation.pid,

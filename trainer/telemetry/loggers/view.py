@@ -14,7 +14,7 @@ from rich.text import Text
 
 from trainer.config.run_files import RunFolder
 from trainer.telemetry.loggers.sink import RunInfo
-from trainer.telemetry.rows import Row, kind, value_of
+from trainer.telemetry.rows import Row, kind, return_texts, value_of
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 14  # characters
@@ -93,10 +93,8 @@ def number(row: Mapping[str, Any], key: str, form: str = ",.1f", scale: float = 
 
 def evaluation(row: Mapping[str, Any]) -> str:
     """Describe a row of an evaluation in words."""
-    return (
-        f"{number(row, 'eval_return_mean')} ± {number(row, 'eval_return_std')},"
-        f" {number(row, 'eval_episodes', ',.0f')} episodes, at {number(row, 'frames', ',.0f')} frames"
-    )
+    mean, std = return_texts(value_of(row, "eval_return_mean"), value_of(row, "eval_return_std"))
+    return f"{mean} ± {std}, {number(row, 'eval_episodes', ',.0f')} episodes, at {number(row, 'frames', ',.0f')} frames"
 
 
 def info(row: Mapping[str, Any], prefix: str = "info_") -> str:
@@ -127,9 +125,10 @@ def panel(newest: Newest, run: RunInfo, progress: str = "") -> RenderableType:
 def _add_metrics(lines: Table, newest: Newest, run: RunInfo) -> None:
     row = newest.training
     lines.add_row("progress", _progress(row, run))
+    mean, low, high = return_texts(*(value_of(row, f"return_{key}") for key in ("mean", "min", "max")))
     return_line = Text.assemble(
-        (number(row, "return_mean"), "bold"),
-        f" ({number(row, 'return_min')} to {number(row, 'return_max')}), {number(row, 'episodes', ',.0f')} episodes,"
+        (mean, "bold"),
+        f" ({low} to {high}), {number(row, 'episodes', ',.0f')} episodes,"
         f" {number(row, 'length_mean_frames', ',.0f')} frames",
     )
     lines.add_row("return", _beside(_spark(newest.returns), return_line))
@@ -170,11 +169,13 @@ def plain_line(newest: Newest, run: RunInfo) -> str:
         f"{duration(value_of(row, 'eta_s'))} left",
         f"{number(row, 'frames_per_s', ',.0f')} frames/s",
         f"{number(row, 'updates_per_s', ',.0f')} updates/s",
-        f"return {number(row, 'return_mean')}",
+        f"return {return_texts(value_of(row, 'return_mean'))[0]}",
     ]
+    if told := info(row):
+        parts.append(told)
     if newest.evaluation:
-        parts.append(f"evaluation {number(newest.evaluation, 'eval_return_mean')}")
-    parts += [part for part in (info(row), info(newest.evaluation, "eval_info_")) if part]
+        mean = return_texts(value_of(newest.evaluation, "eval_return_mean"))[0]
+        parts.append("  ".join(part for part in (f"evaluation {mean}", info(newest.evaluation, "eval_info_")) if part))
     parts += [
         f"epsilon {number(row, 'epsilon_mean', '.3f')}",
         f"replay {number(row, 'replay_fill', '.0f', 100)} %",
@@ -194,10 +195,8 @@ def closing_lines(run: RunInfo, summary: Mapping[str, Any]) -> list[str]:
         f" {number(summary, 'frames_per_s', ',.0f')} frames/s, {number(summary, 'updates_per_s', ',.0f')} updates/s"
     ]
     if number(summary, "eval_return_mean") != "-":
-        lines.append(
-            f"evaluation: {number(summary, 'eval_return_mean')} ± {number(summary, 'eval_return_std')}"
-            f" over {number(summary, 'eval_episodes', ',.0f')} episodes"
-        )
+        mean, std = return_texts(value_of(summary, "eval_return_mean"), value_of(summary, "eval_return_std"))
+        lines.append(f"evaluation: {mean} ± {std} over {number(summary, 'eval_episodes', ',.0f')} episodes")
     picture = RunFolder(run.run_dir).curve
     lines.append(f"run folder: {run.run_dir}" + (f"  learning curve: {picture}" if picture.exists() else ""))
     return lines
