@@ -10,7 +10,9 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY trainer trainer
 COPY envs envs
 COPY configs configs
-RUN pip install --no-cache-dir torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu
+# For a GPU: --build-arg TORCH_INDEX=https://pypi.org/simple, and docker run --gpus all.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+RUN pip install --no-cache-dir torch==2.13.0 --index-url $TORCH_INDEX
 RUN pip install --no-cache-dir -c constraints.txt ".[atari,box2d,minatar,tensorboard]"
 WORKDIR /work
 # The replay and the weights are in /dev/shm and in the run's folder: docker's default of 64 MB for /dev/shm is too small.

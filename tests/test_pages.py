@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
+from trainer import envs
+from trainer.commands.console import COMMANDS
 from trainer.config.compose import load
 
 ROOT = Path(__file__).parent.parent
@@ -58,6 +61,31 @@ def commands() -> list[str]:
             if " -" not in line.replace("python -m", "") and not any(word in line for word in PLACEHOLDERS)
         }
     )
+
+
+def test_every_other_command_of_the_pages_exists_and_has_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also of console commands; the options of `run` are Hydra's and are tried above."""
+    lines = [line.partition(" #")[0] for page in PAGES for line in page.read_text().splitlines()]
+    found = [match for line in lines if (match := re.search(r"(?:python -m trainer\.|^ +trainer )(\w+)(.*)", line))]
+    helped: dict[str, str] = {}
+    for name, words in (match.groups() for match in found):
+        assert name in COMMANDS or name in ("completion", "config", "telemetry"), name
+        if name in COMMANDS and name != "run":
+            if name not in helped:
+                with pytest.raises(SystemExit):
+                    resolve_name(COMMANDS[name].main)(["--help"])
+                helped[name] = capsys.readouterr().out
+            unknown = [word for word in re.findall(r"(?<!\S)--[a-z-]+", words) if word not in helped[name]]
+            assert not unknown, f"trainer.{name} has no {unknown}"
+    assert {"eval", "play", "plot", "report", "tune", "push", "league", "export_dataset", "timeline"} <= set(helped)
+
+
+def test_the_environment_of_the_page_can_be_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "your_environment.md").read_text()
+    (tmp_path / "catch.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    config = load(["env.id=catch:Catch", "env.kwargs.size=5"], cores=2).config
+    assert envs.describe(config.env).leaves[0].shape == (5, 5)
 
 
 def test_every_command_of_the_pages_is_a_valid_configuration() -> None:

@@ -17,10 +17,12 @@ from trainer.run_folder import manifest
 
 @pytest.fixture
 def stop(tmp_path: Path) -> Iterator[StopSignals]:
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, by which tests may be started, ignores it
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
     with StopSignals(leftovers=tmp_path / "nothing") as stop:
         yield stop
     assert {number: signal.getsignal(number) for number in before} == before
+    signal.signal(signal.SIGHUP, hangup)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
