@@ -94,7 +94,8 @@ def in_words(config: Config, played: Sequence[Episodes], seconds: float) -> str:
     asked, done, cut = config.evaluator.final_episodes, len(played[0].returns), played[0].cut
     if not returns:
         return f"none of {asked} greedy episodes ended within {seconds:.0f} s (evaluator.final_max_seconds)"
-    text = f"return {' +- '.join(return_texts(np.mean(returns), np.std(returns)))} over {done} greedy episodes"
+    told = " +- ".join(return_texts(float(np.mean(returns)), float(np.std(returns))))
+    text = f"return {told} over {done} greedy episodes"
     text += info_in_words(info_means(played))
     if cut:
         text += cut_in_words(config, done, cut, asked)
