@@ -8,6 +8,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
+import yaml
 
 from trainer import envs
 from trainer.commands.console import COMMANDS
@@ -95,3 +96,10 @@ def test_every_command_of_the_pages_is_a_valid_configuration() -> None:
         words = shlex.split(re.sub(r" {3,}.*", "", line))
         first = words.index("run") if "run" in words else words.index("trainer.run")
         load([word for word in words[first + 1 :] if not word.startswith("learner.device=cuda")], cores=8)
+
+
+def test_citation_and_changelog_name_the_version_of_the_package() -> None:
+    version = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), flags=re.M)
+    assert version is not None
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version[1]
+    assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)[1] == version[1]  # type: ignore[index]
