@@ -301,7 +301,9 @@ def test_a_policy_whose_network_cannot_be_imported_is_one_sentence(
     capsys.readouterr()
     monkeypatch.undo()  # the folder of the module is no longer on the path
     sys.modules.pop("my_parts")
-    sentence = "algorithm.network=my_parts:numbers: there is no module my_parts; start in the folder that holds it"
+    sentence = (
+        "algorithm=qrdqn has a part that is not here, my_parts:numbers: there is no module my_parts; start in the"
+    )
     for command in (evaluating.main, playing.main):
         assert command([str(run)]) == 2
         said = capsys.readouterr().err

@@ -8,9 +8,10 @@ from tensordict.nn import TensorDictModule
 
 from trainer.algorithms.algorithm import Algorithm
 from trainer.config.algorithms import ACTIONS, ALGORITHMS, AlgorithmConfig
+from trainer.config.fields import ConfigError
 from trainer.config.sections import Config, LearnerConfig
 from trainer.envs import BoxAction, DiscreteAction, EnvError, EnvSpec
-from trainer.envs.import_paths import part_at
+from trainer.envs.import_paths import NoPart, part_at
 
 __all__ = ["Algorithm", "build", "check_actions", "make_policy"]
 
@@ -24,10 +25,13 @@ def build(section: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Al
         spec: the environment.
 
     Raises:
-        ConfigError: the environment does not go with a key.
+        ConfigError: the environment does not go with a key, or a part of the user's cannot be imported.
         EnvError: the environment has another kind of actions; see `check_actions`.
     """
-    algorithm: Algorithm = part_at(ALGORITHMS[section.name].build)(section, learner, spec)
+    try:
+        algorithm: Algorithm = part_at(ALGORITHMS[section.name].build)(section, learner, spec)
+    except NoPart as error:  # of a policy that is used in another folder than it was trained in
+        raise ConfigError(f"algorithm={section.name} has a part that is not here, {error}") from error
     return algorithm
 
 

@@ -13,7 +13,6 @@ from trainer import envs
 from trainer.config.fields import ConfigError
 from trainer.config.instances import env_of_others
 from trainer.config.overrides import agent_config
-from trainer.config.parts import check_parts
 from trainer.config.run_config import from_yaml
 from trainer.config.run_files import RunFolder, run_of
 from trainer.config.sections import Config, config_keys
@@ -104,7 +103,6 @@ def of_run(run_dir: Path, which: str) -> Saved:
     header = policy_file.header_in(state) or {}
     if not header and (last := checkpoint.last_policy(folder)).exists():  # an older best policy, of a resumed run
         header = policy_file.header_in(checkpoint.load(last)) or {}
-    check_parts(config, "algorithm")
     named = [(one.name, one.spec) for one in policy_file.agents_of(header, path)] if header else []
     return Saved(path, config, named or _described(config), _weights(path, state), header)
 
@@ -136,7 +134,6 @@ def _file(path: Path, trust: bool) -> Saved:
         config = policy_file.config_of(header, path)
         if not trust and not run_of(path).config.is_file():
             _refuse_parts(path, config)
-        check_parts(config, "algorithm")
         agents = [(one.name, one.spec) for one in policy_file.agents_of(header, path)]
         return Saved(path, config, agents, _weights(path, state), header)
     folder = run_of(path)

@@ -27,20 +27,14 @@ def import_from_here() -> None:
         sys.path.append(here)  # at the end: no file of the user's takes the place of a library
 
 
-def check_parts(config: Config, section: str = "") -> None:
+def check_parts(config: Config) -> None:
     """Import every part of the user's that is no part of the environment, and look at what it takes.
-
-    Args:
-        config: of the run.
-        section: of whose keys, as `algorithm`; "": of all.
 
     Raises:
         ConfigError: one cannot be imported, or cannot be called as it would be.
     """
     for of_agent in (config, *(agent_config(config, name) for name in config.agents.overrides)):
         for key, path, arguments, keywords in _used(of_agent):
-            if not key.startswith(section):
-                continue
             try:
                 function_at(path, arguments, keywords)
             except NoPart as error:
