@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -10,8 +11,8 @@ from pkgutil import resolve_name
 import pytest
 import yaml
 
-from trainer import envs
 from trainer.commands.console import COMMANDS
+from trainer.commands.run import main
 from trainer.config.compose import load
 
 ROOT = Path(__file__).parent.parent
@@ -81,12 +82,16 @@ def test_every_other_command_of_the_pages_exists_and_has_its_options(capsys: pyt
     assert {"eval", "play", "plot", "report", "tune", "push", "league", "export_dataset", "timeline"} <= set(helped)
 
 
-def test_the_environment_of_the_page_can_be_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (ROOT / "docs" / "your_environment.md").read_text()
-    (tmp_path / "catch.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+def test_environment_and_network_of_the_pages_learn_to_catch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for page, file in (("your_environment.md", "catch.py"), ("your_network.md", "nets.py")):
+        text = (ROOT / "docs" / page).read_text()
+        (tmp_path / file).write_text(text.partition("```python\n")[2].partition("```")[0])
     monkeypatch.syspath_prepend(tmp_path)
-    config = load(["env.id=catch:Catch", "env.kwargs.size=5"], cores=2).config
-    assert envs.describe(config.env).leaves[0].shape == (5, 5)
+    words = ["env.id=catch:Catch", "env.kwargs.size=5", "algorithm.network=nets:network", "schedule=sequential"]
+    few = ["budget_frames=6_000", "collector.epsilon_decay_frames=3_000", "learner.warmup_frames=500"]
+    short = ["learner.learning_rate=1e-3", "evaluator.every_frames=0", "logger.terminal=none", "learner.device=cpu"]
+    assert main([*words, *few, *short, f"run_dir={tmp_path / 'run'}"]) == 0
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["eval_return_mean"] > 0.9
 
 
 def test_every_command_of_the_pages_is_a_valid_configuration() -> None:

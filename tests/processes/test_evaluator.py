@@ -176,3 +176,15 @@ def test_an_error_comes_back_as_its_traceback_and_cause(remote):
     pipe.send((0, 0.0, False))
     traceback, cause = split_error(answer(pipe))
     assert "in evaluate" in traceback and "asked for by raise_at_step" in cause
+
+
+def test_pictures_without_a_screen_are_drawn_without_a_complaint(small_config, monkeypatch, capfd):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    config = small_config(env={"id": "CartPole-v1", "backend": "gymnasium"})
+    world = evaluator.world_of(config, 1, render_mode="rgb_array")
+    world.reset(0)
+    assert world.render().shape == (400, 600, 3)
+    world.close()
+    monkeypatch.delenv("SDL_VIDEODRIVER")
+    assert "XDG_RUNTIME_DIR" not in capfd.readouterr().err

@@ -199,6 +199,8 @@ class Judge:
 
 def world_of(config: Config, num_envs: int, render_mode: str | None = None) -> Any:
     """The environments of an evaluation; a game's opponents are `opponents.evaluate_against`."""
+    if render_mode == "rgb_array" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame complains that it has no screen
     seeds.seed_globals(config.seed, "evaluator")  # what constructors draw: the same world in every evaluation
     world = envs.make_world(env_of_others(config), num_envs, render_mode=render_mode)
     if envs.against_opponents(config.env):
