@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from trainer.telemetry.plot import COLOURS
 
 MOST_LINES = len(COLOURS)  # more would not be told apart
 COLUMNS = 3
+WIDTH = 60  # characters of a label's line
 
 
 def drawn(groups: Sequence[Group], statistic: str) -> list[Group]:
@@ -51,7 +53,7 @@ def draw_curves(groups: Sequence[Group], statistic: str) -> tuple[Figure, list[s
         for index, group in enumerate(shown):
             if runs := [run for run in group.runs if run.env_id == env_id]:
                 found = curve(runs, STATISTICS[statistic])
-                _draw(axes, found, f"{group.label} ({found.runs})", COLOURS[index])
+                _draw(axes, found, f"{_wrapped(group.label)} ({found.runs})", COLOURS[index])
                 notes += [f"{env_id}, {group.label}: {found.note}"] if found.note else []
         axes.set_title(env_id, loc="left", fontweight="bold")
         _label(axes, "return")
@@ -70,11 +72,11 @@ def draw_profiles(profiles: Profiles) -> Figure:
     axes = picture.subplots()
     for index, (label, share) in enumerate(profiles.shares.items()):
         low, high = profiles.intervals[label]
-        axes.plot(profiles.thresholds, share, color=COLOURS[index], linewidth=1.8, label=label)
+        axes.plot(profiles.thresholds, share, color=COLOURS[index], linewidth=1.8, label=_wrapped(label))
         axes.fill_between(profiles.thresholds, low, high, color=COLOURS[index], alpha=0.2, linewidth=0)
     axes.set(xlabel=profiles.unit, ylabel="share of runs above it", ylim=(-0.03, 1.03))
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    axes.legend(fontsize="small").set_in_layout(False)
     return picture
 
 
@@ -89,4 +91,10 @@ def _label(axes: Axes, what: str) -> None:
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlim(left=0)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small", framealpha=0.8)
+    if axes.lines:  # else the groups of this environment are not among those that are drawn
+        axes.legend(fontsize="small", framealpha=0.8).set_in_layout(False)  # a long one takes no room from the axes
+
+
+def _wrapped(label: str) -> str:
+    """A group's label on at most three lines; the tables have all of it."""
+    return "\n".join(textwrap.wrap(label, WIDTH, max_lines=3, placeholder=" ..."))
