@@ -55,7 +55,8 @@ def test_asynchronous_run_goes_on_without_a_burst(stopped: Config) -> None:
     assert summary["status"] == "finished"
     frames, updates = summary["frames"], summary["updates"]
     assert before["frames"] + 4_000 <= frames < before["frames"] + 4_000 + 8
-    assert updates == (frames - 200) // 4  # as if it had never been stopped
+    # As if it had never been stopped; a worker's last vector step may come after the last update.
+    assert (before["frames"] + 4_000 - 200) // 4 <= updates <= (frames - 200) // 4
     after = rows_of(folder)[len(rows) :]
     assert after[0]["frames"] >= before["frames"] and after[0]["wall_s"] > rows[-1]["wall_s"]
     for row in (

@@ -66,9 +66,14 @@ def meanings(section: type) -> dict[str, str]:
     """The comments at the fields of a dataclass and of its bases, by the field's name; "" where there is none."""
     found: dict[str, str] = {}
     for kind in section.__mro__:
-        if is_dataclass(kind) and kind.__module__ != "types":  # one made by `make_dataclass` has no source
-            for name, text in _comments(inspect.getsource(kind)):
-                found[name] = found.get(name) or text
+        if not is_dataclass(kind):
+            continue
+        try:
+            source = inspect.getsource(kind)
+        except OSError:  # it was made by `make_dataclass`, and all of its fields are of its bases
+            continue
+        for name, text in _comments(source):
+            found[name] = found.get(name) or text
     return found
 
 
