@@ -2,10 +2,11 @@
 
     python -m benchmarks.fuzz [--loader 1000] [--main 100] [--seed 0] [--json FILE]
 
-Each run sets one to three keys to values that make no sense: huge, tiny, negative, not numbers, other types, texts that
-no file or terminal can hold, interpolations. It counts tracebacks, hangs, error messages that are not one sentence, and
-nonsense that was accepted. Two tables here, which the validation does not use, say what is nonsense: a number beyond
-`NEVER` must be refused, one beyond `ODD` must be refused or warned of.
+Each run is a small one of one of the kinds in `RUNS`, and sets one to three keys to values that make no sense: huge,
+tiny, negative, not numbers, other types, texts that no file or terminal can hold, interpolations. It counts tracebacks,
+hangs, error messages that are not one sentence, and nonsense that was accepted. Two tables here, which the validation
+does not use, say what is nonsense: a number outside its outer bounds must be refused, one outside its inner bounds must
+be refused or warned of.
 
 A run of the command may take long, if it warned of that and ends when it is asked to.
 """
@@ -27,12 +28,24 @@ from benchmarks.report import Row, parser, show
 
 LOADER_S, MAIN_S, END_S = 10.0, 150.0, 60.0  # on a machine that others use, a start alone takes half a minute
 SMALL = [
-    "env.id=Counting", "env.backend=counting", "preset=generic", "budget_frames=300", "algorithm.hidden_sizes=[16]",
-    "collector.num_workers=1", "collector.envs_per_worker=4", "collector.epsilon_decay_frames=100",
+    "budget_frames=300", "algorithm.hidden_sizes=[16]", "collector.num_workers=1", "collector.envs_per_worker=4",
     "replay.capacity_frames=1000", "learner.device=cpu", "learner.batch_size=16", "learner.warmup_frames=50",
-    "algorithm.target_update_every_updates=10", "schedule.frames_per_update=4", "evaluator.every_frames=0",
-    "evaluator.episodes=2", "evaluator.final_episodes=2", "evaluator.num_envs=2", "logger.terminal=plain",
+    "schedule.frames_per_update=4", "evaluator.every_frames=0", "evaluator.episodes=2", "evaluator.final_episodes=2",
+    "evaluator.num_envs=2", "logger.terminal=plain",
 ]  # fmt: skip
+_COUNTING = [
+    "preset=generic", "env.id=Counting", "env.backend=counting", "collector.epsilon_decay_frames=100",
+    "algorithm.target_update_every_updates=10", *SMALL,
+]  # fmt: skip
+# Small runs of each kind, which the nonsense then changes.
+RUNS = {
+    "one agent": _COUNTING,
+    "rounds": [*_COUNTING, "schedule=sync"],
+    "shared gradients": [*_COUNTING, "schedule=shared_gradient", "schedule.num_agents=2"],
+    "continuous": ["preset=pendulum", *SMALL],
+    "several agents": ["preset=treasurehunt", "collector.epsilon_decay_frames=100", *SMALL],
+    "self-play": ["preset=tictactoe_selfplay", "collector.epsilon_decay_frames=100", *SMALL],
+}
 
 # Keys -> (never below, odd below, odd above, never above); whole numbers and others alike.
 _COUNT = (1, 1, 1e7, 1e13)
@@ -147,8 +160,12 @@ def kinds() -> dict[str, str]:
     return {key: str(item.type) for key, item in config_keys().items()}
 
 
-def draw(rng: random.Random, types: dict[str, str]) -> dict[str, str]:
-    """Draw one to three keys with a value each; for a number, half of the values are numbers."""
+def draw(rng: random.Random, types: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Draw the words of a small run, and one to three keys with a value each; of a number's values, half are numbers.
+
+    A key among the values is not among the words.
+    """
+    run = rng.choice(sorted(RUNS))
     chosen = rng.sample(sorted(types), rng.choice((1, 1, 1, 2, 3)))
     values = {}
     for key in chosen:
@@ -164,15 +181,18 @@ def draw(rng: random.Random, types: dict[str, str]) -> dict[str, str]:
             inner = "a.learner.batch_size" if key == "agents.overrides" else "a"
             key = f"{key}.{inner}"
         values[key] = value
-    return _of_an_owner(rng, values)
+    values = _of_an_owner(rng, values, "box" if run == "continuous" else "numbered")
+    return [word for word in RUNS[run] if word.partition("=")[0] not in values], values
 
 
-def _of_an_owner(rng: random.Random, values: dict[str, str]) -> dict[str, str]:
+def _of_an_owner(rng: random.Random, values: dict[str, str], actions: str) -> dict[str, str]:
     """The values, and an algorithm that has all of its keys: else it is for that alone that they are refused."""
     from trainer.config.algorithms import ALGORITHMS, keys_of
 
     keys = {key.removeprefix("algorithm.") for key in values if key.startswith("algorithm.")}
-    owners = [name for name, entry in ALGORITHMS.items() if keys <= set(keys_of(entry.section))]
+    owners = [
+        name for name, entry in ALGORITHMS.items() if keys <= set(keys_of(entry.section)) and entry.actions == actions
+    ]
     return {"algorithm": rng.choice(owners), **values} if keys and owners and "name" not in keys else values
 
 
@@ -231,8 +251,8 @@ def on_loader(count: int, seed: int) -> list[Found]:
 
     rng, types, found = random.Random(seed), kinds(), []
     for _ in range(count):
-        values = draw(rng, types)
-        arguments, start = [f"{key}={text}" for key, text in values.items()], time.monotonic()
+        words, values = draw(rng, types)
+        arguments, start = [*words, *(f"{key}={text}" for key, text in values.items())], time.monotonic()
         refused, fault = False, ""
         try:
             loaded = load(arguments, cores=4)
@@ -255,16 +275,15 @@ def on_main(count: int, seed: int, folder: Path) -> list[Found]:
     rng, types = random.Random(seed), kinds()
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent), "WANDB_MODE": "offline"}
     while len(found) < count:
-        values = draw(rng, types)
+        words, values = draw(rng, types)
+        arguments = [*words, *(f"{key}={text}" for key, text in values.items())]
         if any("\x00" in text for text in values.values()):  # no argument of a program can hold it
             continue
-        if len(found) % 5 and _is_refused(values):  # of five runs, four are of what the loader lets through
+        if len(found) % 5 and _is_refused(arguments):  # of five runs, four are of what the loader lets through
             continue
         place = folder / str(len(found))
         place.mkdir()
-        arguments = [f"{key}={text}" for key, text in values.items()]
-        plain = [word for word in SMALL if word.partition("=")[0] not in values]
-        command = [sys.executable, "-m", "trainer.run", *plain, *arguments]
+        command = [sys.executable, "-m", "trainer.run", *arguments]
         with open(place / "said", "wb") as said:
             process = subprocess.Popen(
                 command, cwd=place, env=environment, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
@@ -281,13 +300,12 @@ def on_main(count: int, seed: int, folder: Path) -> list[Found]:
     return found
 
 
-def _is_refused(values: dict[str, str]) -> bool:
+def _is_refused(arguments: list[str]) -> bool:
     from trainer.config.compose import load
     from trainer.config.fields import ConfigError
 
-    plain = [word for word in SMALL if word.partition("=")[0] not in values]
     try:
-        return bool(load([*plain, *(f"{key}={text}" for key, text in values.items())], cores=4).finished)
+        return bool(load(arguments, cores=4).finished)
     except ConfigError:
         return True
 
@@ -318,7 +336,8 @@ def main() -> None:
         ):
             faults = [one for one in found if one.fault]
             for one in faults:
-                print(f"{one.fault}: {[text[:200] for text in one.arguments]}\n    {one.said[-600:]!r}")
+                words = [text[:200] for text in one.arguments if text not in SMALL]
+                print(f"{one.fault}: {words}\n    {one.said[-600:]!r}")
             if not found:
                 continue
             refused = sum(one.refused for one in found)

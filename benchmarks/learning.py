@@ -47,7 +47,10 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "iqn": ("algorithm=iqn",),
     "c51": ("algorithm=c51",),
     "rainbow": ("algorithm=rainbow",),
+    "sac": ("algorithm=sac",),
+    "td3": ("algorithm=td3",),
 }
+NUMBERED = ("dqn", "double + dueling", "munchausen", "qrdqn", "iqn", "c51", "rainbow")
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Task:
     arguments: tuple[str, ...]
     bar: float
     reference: str
-    algorithms: tuple[str, ...] = tuple(ALGORITHMS)
+    algorithms: tuple[str, ...] = NUMBERED
     seeds: int = 5
 
 
@@ -124,6 +127,7 @@ TASKS = (
             ("Breakout", 9.2), ("Asterix", 7.3), ("Freeway", 47.9), ("Seaquest", 1.0), ("SpaceInvaders", 33.0)
         )
     ),
+    Task("Pendulum-v1", ("preset=pendulum",), -150, "rl-zoo3 TD3 -152, SAC -157", ("sac", "td3")),
 )  # fmt: skip
 
 

@@ -72,6 +72,12 @@ def _of_updates(config: Config, updates: float) -> list[str]:
             f"algorithm.target_update_every_updates={algorithm.target_update_every_updates} is more than the "
             f"{updates:.0f} updates of this run: the target network stays as it began"
         )
+    default = config_keys()["algorithm.target_update_every_updates"].default
+    if algorithm.target_tau is not None and updates < algorithm.target_update_every_updates != default:
+        found.append(
+            f"algorithm.target_update_every_updates={algorithm.target_update_every_updates} has no effect with "
+            f"algorithm.target_tau={algorithm.target_tau:g}: for copies set algorithm.target_tau=null"
+        )
     if algorithm.target_tau is not None and algorithm.target_tau * updates < FOLLOWS:
         found.append(
             f"algorithm.target_tau={algorithm.target_tau:g} with {updates:.0f} updates: the target network stays "
