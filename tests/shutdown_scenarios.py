@@ -31,6 +31,8 @@ SMALL = [
     "logger.every_seconds=0.1", "logger.terminal=plain", "faults.max_failures=0",
 ]  # fmt: skip
 COUNTING = ["env.id=Counting", "env.backend=counting", "env.kwargs.step_seconds=0.001"]
+# On a busy machine the second process is late: the first must not be taken for hung meanwhile.
+PATIENT = f"faults.hang_seconds={2 * START_S:.0f}"
 FAULTY = ["env.id=Faulty-v0", "env.backend=gymnasium", "env.import_modules=[faulty_environment]"]
 
 # An environment that fails where it is built: in a collector's process, which unlike the evaluator's is not nice.
@@ -127,6 +129,9 @@ class Run:
                 self.shared |= set(re.findall(r"/dev/shm/\S+", Path(f"/proc/{pid}/maps").read_text()))
             except OSError:  # it ended meanwhile
                 continue
+        if signals and self.process.poll() is not None:
+            said = (self.folder / "stderr").read_text()
+            raise AssertionError(f"the run ended by itself with {self.process.returncode} before it was struck: {said}")
         self.struck_at = time.monotonic()
         for pid, number in signals:
             os.killpg(-pid, number) if pid < 0 else os.kill(pid, number)
@@ -250,9 +255,10 @@ SCENARIOS: dict[str, tuple[Callable[[Run], int], list[str]]] = {
     ),
     "raise_in_constructor": (fails_by_itself, [*FAULTY, "env.kwargs.fault=raise"]),
     "kill_in_constructor": (fails_by_itself, [*FAULTY, "env.kwargs.fault=kill"]),
-    "hang_in_constructor": (ctrl_c_when_all_hang, [*FAULTY, "env.kwargs.fault=hang"]),
+    "hang_in_constructor": (ctrl_c_when_all_hang, [*FAULTY, PATIENT, "env.kwargs.fault=hang"]),
     "hang_in_constructors_of_local_agents": (
-        ctrl_c_when_all_hang, [*FAULTY, "env.kwargs.fault=hang", "schedule=shared_gradient", "schedule.num_agents=2"]
+        ctrl_c_when_all_hang, 
+        [*FAULTY, PATIENT, "env.kwargs.fault=hang", "schedule=shared_gradient", "schedule.num_agents=2"],
     ),
 }  # fmt: skip
 

@@ -244,7 +244,7 @@ def test_killed_run_goes_on_from_its_last_checkpoint_and_sweeps_what_it_left(
 ) -> None:
     folder, node = tmp_path / "run", tmp_path / "node"
     words = [
-        "env.id=Counting", "env.backend=counting", "preset=generic", "budget_frames=3000", "learner.device=cpu",
+        "env.id=Counting", "env.backend=counting", "preset=generic", "budget_frames=1500", "learner.device=cpu",
         "collector.num_workers=1", "collector.envs_per_worker=8", "learner.warmup_frames=200", "learner.batch_size=32",
         "replay.capacity_frames=4000", "checkpoint.save_every_seconds=0.3", "logger.every_seconds=0.1",
         "env.kwargs.step_seconds=0.004", "evaluator.every_frames=0", "evaluator.final_episodes=2",
@@ -269,13 +269,13 @@ def test_killed_run_goes_on_from_its_last_checkpoint_and_sweeps_what_it_left(
     assert done.code == 0, done.err
     assert f"goes on after {frames} frames" in (folder / "log.txt").read_text()
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["status"] == "finished" and summary["frames"] >= 3_000
+    assert summary["status"] == "finished" and summary["frames"] >= 1_500
     assert summary["updates"] == (summary["frames"] - 200) // 4
     assert list(node.iterdir()) == [living] and not list(folder.rglob(".*.partial"))
     lock.close()
     again = call(*words)
     assert again.code == 0
-    assert again.out == f"the run in {folder} is finished: raise budget_frames above 3000 to go on\n"
+    assert again.out == f"the run in {folder} is finished: raise budget_frames above 1500 to go on\n"
 
 
 @pytest.mark.parametrize(

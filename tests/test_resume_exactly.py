@@ -52,11 +52,11 @@ def test_in_rounds_a_run_that_is_stopped_and_goes_on_ends_bit_identical(
     name: str, schedule: str, small_config: Callable[..., Config]
 ) -> None:
     sections = {
-        "env": ENVIRONMENTS[name], "budget_frames": 2_000,
+        "env": ENVIRONMENTS[name], "budget_frames": 1_400,
         "algorithm": {**EVERYTHING, "hidden_sizes": [16], "normalize_observations": name in NUMBERS},
         "schedule": {"name": schedule}, "logger": {"every_seconds": 0.01},
         "evaluator": {"every_frames": 500, "num_envs": 2, "final_episodes": 2, "league_games": 0},
-        "opponents": OPPONENTS, "learner": {"learning_rate_schedule": "cosine", "learning_rate_warmup_updates": 300},
+        "opponents": OPPONENTS, "learner": {"learning_rate_schedule": "cosine", "learning_rate_warmup_updates": 200},
     }  # fmt: skip
     whole, cut = small_config("whole", **sections), small_config("cut", **sections)
     train(whole, ["whole"])
@@ -65,7 +65,7 @@ def test_in_rounds_a_run_that_is_stopped_and_goes_on_ends_bit_identical(
     stop_at(second, 700)
     stopped = train(cut, ["cut"])
     assert (stopped["status"], stopped["stop_signal"]) == ("stopped", signal.SIGUSR1)
-    assert 700 <= stopped["frames"] < 2_000
+    assert 700 <= stopped["frames"] < 1_400
     summary = go_on(cut)
     assert summary["status"] == "finished"
     assert "bit-identical" not in (second / "log.txt").read_text()
@@ -77,7 +77,7 @@ def test_in_rounds_a_run_that_is_stopped_and_goes_on_ends_bit_identical(
         assert mine is not None and its is not None
         for part in ("learner", "normalization", "sampler", "limiter", "frames", "frames_of_workers"):
             assert differences(mine[part], its[part]) == []
-        assert mine["limiter"]["updates"] > 300
+        assert mine["limiter"]["updates"] > 250  # beyond the warm-up, in which it was stopped
     rows = [path for path in first.rglob("*.bin")]
     assert len(rows) >= 6
     for path in rows:
@@ -131,7 +131,7 @@ def test_full_disk_costs_a_checkpoint_but_not_the_run(
     disk = tmp_path / "run"
     small_disk(disk, "size=1500k")
     scratch = str(tmp_path / "scratch")
-    config = small_config(budget_frames=20_000, checkpoint={"save_every_seconds": 0.3}, replay={"scratch_dir": scratch})
+    config = small_config(budget_frames=8_000, checkpoint={"save_every_seconds": 0.3}, replay={"scratch_dir": scratch})
 
     def fill() -> None:
         while all(int(path.stem.removeprefix("frames_")) == 0 for path in checkpoint.numbered(disk / "checkpoints")):
@@ -147,7 +147,7 @@ def test_full_disk_costs_a_checkpoint_but_not_the_run(
     with pytest.raises(RunFailed, match="the checkpoint could not be written .*No space left.*make room in"):
         train(config, ["full"])
     state = newest(disk)
-    assert 0 < state["frames"] < 20_000
+    assert 0 < state["frames"] < 8_000
     (disk / "filler").unlink()
     summary = go_on(config, budget_frames=state["frames"] + 1_000)
     assert summary["status"] == "finished"
