@@ -83,13 +83,13 @@ def test_agents_of_a_stack_whose_frames_differ_never_wait_for_one_another(
         env=COUNTING,
         learner={"prefetch_batches": 1},  # fewer than an agent of a stack may be ahead
         schedule={"frames_per_update": 1.0, "tolerance_frames": 8},
-        budget_frames=2_000,
+        budget_frames=1_200,
     )
     system, deadline = started(config), time.monotonic() + 120
     system.publish()
     for _ in SCHEDULES["async"].turns(system):
         assert time.monotonic() < deadline, "both sides wait"
-    assert all(agent.limiter.updates > 1_000 for agent in system.learners.local)
+    assert all(agent.limiter.updates > 600 for agent in system.learners.local)
 
 
 @pytest.mark.parametrize(

@@ -183,9 +183,9 @@ def test_second_resume_finds_no_transition_over_a_stop(small_config: Callable[..
 
 
 def test_without_its_replay_twice_a_run_warms_up_twice(small_config: Callable[..., Config]) -> None:
-    config = small_config(budget_frames=2_000, checkpoint={"replay": False})
+    config = small_config(budget_frames=1_000, checkpoint={"replay": False})
     train(config, [])
-    for frames in (4_000, 6_000):
+    for frames in (2_000, 3_000):
         before = newest(Path(str(config.run_dir)))
         begun = sum(before["frames_of_workers"])
         summary = go_on(config, budget_frames=frames)

@@ -97,14 +97,14 @@ def test_one_local_agent_learns_bit_for_bit_what_sequential_learns(
 
 def test_it_goes_on_bit_for_bit_too(small_config: Callable[..., Config]) -> None:
     sections = {
-        "algorithm": {"hidden_sizes": [16], **FAMILY["everything"]}, "budget_frames": 2_400, "schedule": ALONE,
+        "algorithm": {"hidden_sizes": [16], **FAMILY["everything"]}, "budget_frames": 1_600, "schedule": ALONE,
         "logger": {"every_seconds": 0.01},
     }  # fmt: skip
     whole, cut = small_config("whole", **sections), small_config("cut", env=SLOWLY, **sections)
     train(whole, [])
     stop_at(Path(str(cut.run_dir)), 700)
     stopped = train(cut, [])
-    assert stopped["status"] == "stopped" and stopped["frames"] < 2_400
+    assert stopped["status"] == "stopped" and stopped["frames"] < 1_600
     assert go_on(cut)["status"] == "finished"
     for part in ("learner", "sampler", "limiter", "frames"):
         assert differences(flat(whole, "local_0")[part], flat(cut, "local_0")[part]) == []
