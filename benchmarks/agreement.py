@@ -2,8 +2,9 @@
 
     python -m benchmarks.agreement --sb3 PYTHON_WITH_SB3 [--updates 20]
 
-Stable-Baselines3 makes the actor's step after the critics'; for the comparison SAC's two parts are two phases here. Its
-density has `ln(1 - a^2 + 1e-6)`, where this trainer's is exact. The sizes are HalfCheetah's, 256-256.
+Stable-Baselines3 makes the actor's step after the critics'; for the comparison SAC's two parts are two phases here. Two
+more differences are taken out of its SAC: its density has `ln(1 - a^2 + 1e-6)`, where this trainer's is exact, and its
+critics' loss is half of ours, which Adam's epsilon notices at tiny gradients. The sizes are HalfCheetah's, 256-256.
 """
 
 from __future__ import annotations
