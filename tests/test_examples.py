@@ -28,7 +28,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(EXAMPLES)
         patch.syspath_prepend(EXAMPLES)
-        words = ["collector.num_workers=2", "learner.device=cpu", "logger.terminal=none", "logger.every_seconds=0.1"]
+        words = [
+            "collector.num_workers=2", "learner.device=cpu", "logger.terminal=none", "logger.every_seconds=0.1",
+            "schedule.frames_per_update=1",
+        ]  # fmt: skip
         assert main(["from=corridor/run.yaml", "seed=1", f"run_dir={run}", *words]) == 0
     return run
 
