@@ -161,9 +161,10 @@ def kinds() -> dict[str, str]:
 
 
 def draw(rng: random.Random, types: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Draw the words of a small run, and one to three keys with a value each; of a number's values, half are numbers.
+    """Draw one to three keys with a value each; of a number's values, half are numbers.
 
-    A key among the values is not among the words.
+    Returns:
+        The arguments of a small run with these values, and the values by their keys.
     """
     run = rng.choice(sorted(RUNS))
     chosen = rng.sample(sorted(types), rng.choice((1, 1, 1, 2, 3)))
@@ -182,7 +183,8 @@ def draw(rng: random.Random, types: dict[str, str]) -> tuple[list[str], dict[str
             key = f"{key}.{inner}"
         values[key] = value
     values = _of_an_owner(rng, values, "box" if run == "continuous" else "numbered")
-    return [word for word in RUNS[run] if word.partition("=")[0] not in values], values
+    words = [word for word in RUNS[run] if word.partition("=")[0] not in values]
+    return [*words, *(f"{key}={text}" for key, text in values.items())], values
 
 
 def _of_an_owner(rng: random.Random, values: dict[str, str], actions: str) -> dict[str, str]:
@@ -251,8 +253,8 @@ def on_loader(count: int, seed: int) -> list[Found]:
 
     rng, types, found = random.Random(seed), kinds(), []
     for _ in range(count):
-        words, values = draw(rng, types)
-        arguments, start = [*words, *(f"{key}={text}" for key, text in values.items())], time.monotonic()
+        arguments, values = draw(rng, types)
+        start = time.monotonic()
         refused, fault = False, ""
         try:
             loaded = load(arguments, cores=4)
@@ -275,8 +277,7 @@ def on_main(count: int, seed: int, folder: Path) -> list[Found]:
     rng, types = random.Random(seed), kinds()
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent), "WANDB_MODE": "offline"}
     while len(found) < count:
-        words, values = draw(rng, types)
-        arguments = [*words, *(f"{key}={text}" for key, text in values.items())]
+        arguments, values = draw(rng, types)
         if any("\x00" in text for text in values.values()):  # no argument of a program can hold it
             continue
         if len(found) % 5 and _is_refused(arguments):  # of five runs, four are of what the loader lets through

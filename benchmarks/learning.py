@@ -39,7 +39,7 @@ FOLDER = ROOT / "docs" / "learning"
 RUNS = FOLDER / "runs.jsonl"
 NOTES = FOLDER / "notes.md"  # bars that were missed, and what was tried
 
-ALGORITHMS: dict[str, tuple[str, ...]] = {
+NUMBERED: dict[str, tuple[str, ...]] = {  # for tasks with numbered actions
     "dqn": ("algorithm.double=false",),
     "double + dueling": ("algorithm.dueling=true",),
     "munchausen": ("algorithm=munchausen",),
@@ -47,10 +47,12 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "iqn": ("algorithm=iqn",),
     "c51": ("algorithm=c51",),
     "rainbow": ("algorithm=rainbow",),
+}
+BOX: dict[str, tuple[str, ...]] = {  # for tasks whose actions are points in a box
     "sac": ("algorithm=sac",),
     "td3": ("algorithm=td3",),
 }
-NUMBERED = ("dqn", "double + dueling", "munchausen", "qrdqn", "iqn", "c51", "rainbow")
+ALGORITHMS = {**NUMBERED, **BOX}
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Task:
     arguments: tuple[str, ...]
     bar: float
     reference: str
-    algorithms: tuple[str, ...] = NUMBERED
+    algorithms: tuple[str, ...] = tuple(NUMBERED)
     seeds: int = 5
 
 
@@ -127,7 +129,7 @@ TASKS = (
             ("Breakout", 9.2), ("Asterix", 7.3), ("Freeway", 47.9), ("Seaquest", 1.0), ("SpaceInvaders", 33.0)
         )
     ),
-    Task("Pendulum-v1", ("preset=pendulum",), -150, "rl-zoo3 TD3 -152, SAC -157", ("sac", "td3")),
+    Task("Pendulum-v1", ("preset=pendulum",), -150, "rl-zoo3 TD3 -152, SAC -157", tuple(BOX)),
 )  # fmt: skip
 
 
