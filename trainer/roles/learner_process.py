@@ -52,6 +52,20 @@ def go_on(agent: Learner) -> None:
         board.updates[0] = made
 
 
+def reporter(agent: Learner, pipe: Connection) -> Callable[[], None]:
+    """`report()` gives a sign of life, and sends `("row", metrics)` when one is due."""
+    reported = time.monotonic()
+
+    def report() -> None:
+        nonlocal reported
+        now = agent.board.learner_heartbeat[0] = time.monotonic()
+        if now - reported >= ROW_EVERY_S:
+            reported = now
+            pipe.send(("row", agent.metrics()))
+
+    return report
+
+
 def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -> None:
     """Body of a learner's process.
 
@@ -69,12 +83,9 @@ def run(plan: AgentPlan, control: ControlBoard, device: str, pipe: Connection) -
             go_on(agent)
             agent.publish()
             pace.open_limit(agent)
-            reported, number = time.monotonic(), 0
+            report, number = reporter(agent, pipe), 0
             while not control.stopping():
-                now = plan.board.learner_heartbeat[0] = time.monotonic()
-                if now - reported >= ROW_EVERY_S:
-                    reported = now
-                    pipe.send(("row", agent.metrics()))
+                report()
                 if pipe.poll():
                     _, number = pipe.recv()
                     pipe.send(saved(agent.save, number))

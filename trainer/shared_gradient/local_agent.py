@@ -27,7 +27,7 @@ from trainer.host import seeds
 from trainer.memory.boards import AgentBoard, ControlBoard
 from trainer.roles import child, pace
 from trainer.roles.learner import Learner
-from trainer.roles.learner_process import ROW_EVERY_S, saved
+from trainer.roles.learner_process import reporter, saved
 from trainer.roles.rollout import CollectorPlan, Rollout, close_world
 from trainer.roles.shared_memory import SharedMemoryLink
 from trainer.run_folder import checkpoint
@@ -64,13 +64,10 @@ def run(
             agent, rollout = _build(plan, control, shared, resumed, exact, world)
             life.tell(agent.beat)
             agent.follow(trace)
-            reported, waiting = time.monotonic(), False
+            report, waiting = reporter(agent, pipe), False
             while not control.stopping():
                 frames = total(boards)
-                now = local.board.learner_heartbeat[0] = time.monotonic()
-                if now - reported >= ROW_EVERY_S:
-                    reported = now
-                    pipe.send(("row", agent.metrics()))
+                report()
                 if pipe.poll():
                     order, number = pipe.recv()
                     waiting = order == "save"  # until all have saved; a "go" may be for a process before this one
