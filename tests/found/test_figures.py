@@ -76,8 +76,8 @@ def test_4_our_side_makes_the_jobs_updates(envs: int, monkeypatch: Any, capsys: 
 
 def test_4_the_learning_table_shows_the_last_policy_and_marks_what_its_command_does_not_give_now() -> None:
     rows = [cells for cells in rows_of(TABLE) if cells[0].strip() in learning.ALGORITHMS]
-    assert len(rows) == 39
     runs = list(learning.finished().values())
+    assert len(rows) == len({(run["task"], run["algorithm"]) for run in runs}) >= 39  # every run is in the table
     for cells in rows:
         *_, last, _frames, _minutes, _hardware, made_at = cells
         assert re.fullmatch(r" -?[\d.]+ \((-?[\d.]+(, )?)+\) ", last), cells  # the median, and each
