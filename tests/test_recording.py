@@ -95,3 +95,26 @@ def test_the_backward_of_convolutions_is_recorded_with_and_without_the_images_gr
     for _ in range(3):
         arguments[0].normal_()
         assert all(torch.equal(a, b) for a, b in zip(run(*arguments), gradients(*arguments), strict=True))
+
+
+def test_a_view_and_its_inverse_are_left_out():
+    def there_and_back(x: Tensor) -> tuple[Tensor, ...]:
+        column = x.unsqueeze(1).squeeze(1).view(3, 4, 1).squeeze(-1)
+        return column * 2, x.t().t() + x, x.sum(0, keepdim=True).view(4)
+
+    x = torch.randn(3, 4)
+    run, counts = recorded(there_and_back, x)
+    assert not {"aten::view", "aten::squeeze", "aten::unsqueeze", "aten::t"} & counts.keys()
+    assert all(torch.equal(a, b) for a, b in zip(run(x), there_and_back(x), strict=True))
+
+
+def test_what_depends_on_shapes_alone_is_computed_once():
+    def shares(x: Tensor) -> tuple[Tensor, ...]:
+        mine = torch.ones_like(x.sum()).expand(3) / 3
+        return x * mine, torch.full_like(x, 2.0)
+
+    x = torch.randn(3)
+    run, counts = recorded(shares, x)
+    assert not {"aten::ones_like", "aten::expand", "aten::div"} & counts.keys()
+    run(x)[1].fill_(7.0)  # a result belongs to the caller
+    assert all(torch.equal(a, b) for a, b in zip(run(x), shares(x), strict=True))

@@ -107,7 +107,8 @@ def make_gradients(
         grads, (out, shown, priority, buffers) = differentiate(weights, read, rest)
         with torch.no_grad():
             in_order, norms = _clipped_by_group(grads, weights, sizes, config.max_grad_norm, count)
-            not_finite.copy_(torch.maximum(not_finite, (~torch.isfinite(sum(norms[1:], norms[0]) + out)).float()))
+            total = sum(norms[1:], norms[0]) + out
+            not_finite.logical_or_(total - total != 0)  # zero unless it is NaN or infinite
             metrics = {f"{part.prefix}loss": out, **shown, f"{part.prefix}grad_norm": norms[0]}
             names[:] = metrics
             sums[..., : len(metrics)].add_(torch.stack([m.float() for m in metrics.values()], -1))

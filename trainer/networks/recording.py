@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph import CodeGen
 
 from trainer.networks.scripting import script
+from trainer.networks.simplifying import simplify
 
 
 def record(gradients: Callable, example: list[Tensor], execution: str) -> Callable:
@@ -26,21 +27,8 @@ def record(gradients: Callable, example: list[Tensor], execution: str) -> Callab
         execution: `trace` or `compile`.
     """
     recorded = make_fx(gradients, tracing_mode="real")(*[t.clone() for t in example])
+    simplify(recorded)
     graph = recorded.graph
-    aten = torch.ops.aten
-    for node in list(graph.nodes):
-        if node.target is aten.detach.default:  # without autograd a detach is an alias
-            node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
-        elif node.target is aten.t.default and getattr(node.args[0], "target", None) is aten.t.default:
-            node.replace_all_uses_with(node.args[0].args[0])
-        elif node.target is aten.addmm.default and node.args[2].target is aten.t.default:
-            # Restore the linear layer: TorchScript would split it into a product and a sum, which is slower and rounds
-            # twice.
-            bias, x, weight = node.args[0], node.args[1], node.args[2].args[0]
-            node.target, node.args = aten.linear.default, (x, weight, bias)
-    _share_equal_calls(graph)
-    graph.eliminate_dead_code()
     if execution == "trace":
         _script_masked_calls(graph)
     graph.set_codegen(CodeGen())
@@ -52,34 +40,6 @@ def record(gradients: Callable, example: list[Tensor], execution: str) -> Callab
         # The calls of `_script_masked_calls` are pointers to functions that end with `recorded`: put their bodies in.
         torch._C._jit_pass_inline(scripted.graph)
         return scripted
-
-
-def _share_equal_calls(graph: Graph) -> None:
-    """Merge equal calls on the same tensors, as the scaling of frames that two networks use.
-
-    Calls that draw random numbers stay, and so do all calls connected with a tensor that is written in place.
-    """
-    written: set[Node] = set()  # these tensors and all their inputs; below, also what is computed from them
-    for node in reversed(graph.nodes):
-        if node in written:
-            written.update(node.all_input_nodes)
-        elif node.op == "call_function" and node.is_impure():
-            for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
-                if argument.alias_info is not None and argument.alias_info.is_write:
-                    written.update(value if isinstance(value, list) else [value])
-    first: dict[tuple, Node] = {}
-    for node in list(graph.nodes):
-        if written.intersection(node.all_input_nodes):
-            written.add(node)
-        random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-        if node.op != "call_function" or node in written or random:
-            continue
-        same = first.setdefault(
-            (node.target, repr(node.args), repr(node.kwargs)), node
-        )  # as text 1, 1.0 and True differ
-        if same is not node:
-            node.replace_all_uses_with(same)
-            graph.erase_node(node)
 
 
 def _script_masked_calls(graph: Graph) -> None:
