@@ -35,6 +35,8 @@ class PartUpdate:
         names: of its metrics.
         summed: updates in `sums`.
         inputs: first arguments of its function.
+        steps: whether its function makes Adam's step too; it is given `state` then.
+        state: of the optimiser: `Trained.state` of its groups, and `not_finite`.
     """
 
     part: Part
@@ -46,16 +48,24 @@ class PartUpdate:
     names: list[str] = field(default_factory=list)
     summed: int = 0
     inputs: list[Tensor] = field(default_factory=list)
+    steps: bool = False
+    state: list[Tensor] = field(default_factory=list)
 
     @property
     def weights(self) -> list[Tensor]:
         """The tensors that it trains."""
         return [weight for one in self.trained for weight in one.weights]
 
+    @property
+    def sizes(self) -> list[int]:
+        """Number of tensors of each group that it trains."""
+        return [len(one.weights) for one in self.trained]
+
     def look(self, groups: dict[str, TensorDictBase], not_finite: Tensor) -> None:
         """Collect the first arguments of its function; noise and batch follow."""
         read = [groups[name].get(key) for name, key in self.reads]
         self.inputs = [*self.weights, *read, not_finite, self.sums]
+        self.state = [*(tensor for one in self.trained for tensor in one.state), not_finite]
 
 
 def make_gradients(
@@ -77,7 +87,7 @@ def make_gradients(
     """
     config, part, keys = updater.config, one.part, list(batch)
     batch_size = batch["next", "reward"].shape[-2]
-    sizes, reads, noises = [len(group.weights) for group in one.trained], len(one.reads), len(part.noise)
+    sizes, reads, noises = one.sizes, len(one.reads), len(part.noise)
     number, names = sum(sizes), list[str]()
     own = [(group.group.name, key) for group in one.trained for key in group.keys]
     written = [one.reads.index((group.group.name, key)) for group in one.trained for key in group.group.buffers]

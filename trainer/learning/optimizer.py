@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -59,6 +60,57 @@ def adam_step(
     )  # fmt: skip
 
 
+def adam_steps(
+    sizes: Sequence[int], gradients: Sequence[Tensor], state: Sequence[Tensor], not_finite: Tensor, eps: float,
+    step_of: Callable = adam_step,
+) -> list[Any]:  # fmt: skip
+    """Make one step of each of several groups; none if `not_finite` is 1.
+
+    Args:
+        sizes: number of tensors of each group.
+        gradients: of all groups, strided as the weights.
+        state: `Trained.state` of all groups.
+        not_finite: 1 if a gradient was not finite, float32 [].
+        eps: of Adam.
+        step_of: `adam_step`, or `scripted_adam_step` within a recording.
+
+    Returns:
+        What `step_of` returned for each group.
+    """
+    mine, its, found = list(gradients), list(state), []
+    for size in sizes:
+        weights, first, second = (its[i * size : (i + 1) * size] for i in range(3))
+        step, rate = its[3 * size : 3 * size + 2]
+        found.append(step_of(weights, mine[:size], first, second, step, rate, not_finite, eps))
+        mine, its = mine[size:], its[3 * size + 2 :]
+    return found
+
+
+def scripted_adam_step(
+    weights: list[Tensor], gradients: list[Tensor], first: list[Tensor], second: list[Tensor],
+    step: Tensor, rate: Tensor, not_finite: Tensor, eps: float,
+) -> Tensor:  # fmt: skip
+    """As `adam_step`, to be called while TorchScript traces; the recording must return the tensor that it returns.
+
+    The tracer leaves out a call without a result, so the step is a scripted function. TorchScript takes what is written
+    into a list for useless unless the list is read afterwards: so the first weight is read from it.
+    """
+    names = [[f"{of}{i}" for i in range(len(weights))] for of in ("weight", "gradient", "first", "second")]
+    lists = [f"[{', '.join(group)}]" for group in names]
+    arguments = ", ".join(f"{name}: Tensor" for group in names for name in group)
+    scripted = torch.jit.CompilationUnit(
+        f"def call({arguments}, step: Tensor, rate: Tensor, not_finite: Tensor) -> Tensor:\n"
+        f"    step.add_(1)\n"
+        f"    weights = {lists[0]}\n"
+        f"    torch._fused_adam_(weights, {', '.join(lists[1:])}, [], [{', '.join(['step'] * len(weights))}],\n"
+        f"        lr=rate, beta1={BETAS[0]}, beta2={BETAS[1]}, weight_decay=0.0, eps={eps}, amsgrad=False,\n"
+        f"        maximize=False, found_inf=not_finite)\n"
+        f"    return weights[0]\n"
+    )
+    written: Tensor = scripted.call(*weights, *gradients, *first, *second, step, rate, not_finite)
+    return written
+
+
 @dataclass
 class Trained:
     """The tensors of one group in an updater.
@@ -84,6 +136,11 @@ class Trained:
     first: list[Tensor] = field(default_factory=list)
     second: list[Tensor] = field(default_factory=list)
     step: Tensor = field(default_factory=lambda: torch.zeros(()))
+
+    @property
+    def state(self) -> list[Tensor]:
+        """All that a step reads and writes besides the gradients: weights, moments, count of steps, learning rate."""
+        return [*self.weights, *self.first, *self.second, self.step, self.rate]
 
     def look(self, groups: dict[str, TensorDictBase], optimizer: torch.optim.Adam) -> None:
         """Collect the tensors that an update reads and writes."""

@@ -6,7 +6,7 @@ TensorDict. TorchScript's interpreter runs the list some microseconds faster for
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,13 +18,19 @@ from trainer.networks.scripting import script
 from trainer.networks.simplifying import simplify
 
 
-def record(gradients: Callable, example: list[Tensor], execution: str) -> Callable:
+def record(
+    gradients: Callable, example: list[Tensor], execution: str, then: Callable | None = None,
+    more: Sequence[Tensor] = (),
+) -> Callable:  # fmt: skip
     """Record `gradients` on copies of `example` and return what runs the recording.
 
     Args:
         gradients: from `make_gradients`.
         example: its arguments.
         execution: `trace` or `compile`.
+        then: called with the results and with `more` in the same recording, which returns what it returns; only with
+            `trace`.
+        more: further arguments of the recording.
     """
     recorded = make_fx(gradients, tracing_mode="real")(*[t.clone() for t in example])
     simplify(recorded)
@@ -36,10 +42,17 @@ def record(gradients: Callable, example: list[Tensor], execution: str) -> Callab
     with torch.no_grad():
         if execution == "compile":
             return torch.compile(recorded, fullgraph=True, dynamic=False)
-        scripted = script(recorded, [t.clone() for t in example])
+        scripted = script(_followed(recorded, len(example), then), [t.clone() for t in (*example, *more)])
         # The calls of `_script_masked_calls` are pointers to functions that end with `recorded`: put their bodies in.
         torch._C._jit_pass_inline(scripted.graph)
         return scripted
+
+
+def _followed(recorded: Callable, count: int, then: Callable | None) -> Callable:
+    """A recording of `count` arguments with what follows it, see `record`."""
+    if then is None:
+        return recorded
+    return lambda *tensors: then(recorded(*tensors[:count]), tensors[count:])
 
 
 def _script_masked_calls(graph: Graph) -> None:

@@ -95,8 +95,8 @@ def _build(
     (local,) = plan.agents
     agent = Learner(local, torch.device("cpu"))
     torch.manual_seed(seeds.of_updates(local.config.seed, local.number))
-    agent.prepare()
     shared.join(local.number, agent.updater)
+    agent.prepare()  # the gradients without a step, which the shared optimiser makes
     for target, trained in zip(agent.updater.targets, agent.updater.trained, strict=True):
         target.copy_(trained)
     link = SharedMemoryLink(control, plan.agents, plan.worker)

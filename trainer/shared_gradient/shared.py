@@ -103,7 +103,7 @@ class SharedAgent:
 
     def join(self, number: int, updater: Updater) -> None:
         """Make the shared optimiser that of a local agent's updater, and copy the shared weights into it."""
-        updater.optimize = lambda _, gradients: self.apply(number, updater, gradients)
+        updater.step_by(lambda _, gradients: self.apply(number, updater, gradients))
         self.counts[number, BEGUN] = self.counts[number, ENDED]  # the process before may have died between the two
         self.pull(number, updater.trained)
 

@@ -123,7 +123,7 @@ class DeviceAgent:
 
         A gradient that the process before had sent when it died is applied first.
         """
-        updater.optimize = lambda _, gradients: self.apply(number, updater, gradients)
+        updater.step_by(lambda _, gradients: self.apply(number, updater, gradients))
         self._wait(number)
         self.pull(number, updater.trained)
 
