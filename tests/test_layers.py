@@ -157,10 +157,11 @@ def arrows(root: Path) -> dict[str, set[str]]:
 def test_no_lock_stands_between_processes() -> None:
     """Nor a thread beside them: shared memory has one writer for each field instead.
 
-    But for W&B's uploads, TorchRL's wait for a worker that takes a dead one's place, while learning goes on, and
-    batches that are gathered while the updater works on others.
+    But for W&B's uploads, TorchRL's wait for a worker that takes a dead one's place, while learning goes on,
+    batches that are gathered while the updater works on others, and parts of an update beside each other.
     """
     threads = {"trainer/training/collectors.py": {"Thread"}, "trainer/learning/feed.py": {"ThreadPoolExecutor"}}
+    threads["trainer/learning/threads.py"] = {"ThreadPoolExecutor"}
     banned = {"Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "Thread", "ThreadPoolExecutor"}
     for path in sources(ROOT):
         allowed = threads.get(str(path.relative_to(ROOT)), set())

@@ -13,8 +13,8 @@ from trainer.config.fields import ConfigError, hint
 # Keys, and sections (with a dot), that name a run, say where it runs or what it writes: they do not tell groups apart.
 LEFT_OUT = (
     "seed", "run_dir", "resume", "env.id", "replay.scratch_dir", "learner.device", "learner.execution",
-    "learner.num_threads", "learner.prefetch", "agents.hang_seconds", "evaluator.nice", "evaluator.video",
-    "evaluator.final_max_seconds",
+    "learner.num_threads", "learner.parallel_parts", "learner.prefetch", "agents.hang_seconds", "evaluator.nice",
+    "evaluator.video", "evaluator.final_max_seconds",
     "checkpoint.", "faults.", "logger.", "telemetry.",
 )  # fmt: skip
 # Where several keys tell the same groups apart, the first one names them; others follow in the configuration's order.

@@ -24,8 +24,8 @@ from trainer.reading import ReadError, read_json
 MAY_CHANGE = (
     "budget_frames", "collector.num_workers", "collector.envs_per_worker", "replay.capacity_frames",
     "replay.scratch_dir", "learner.device", "learner.learning_rate", "learner.learning_rate_end",
-    "learner.execution", "learner.deterministic", "learner.num_threads", "learner.prefetch_batches", "learner.prefetch",
-    "learner.publish_every_updates",
+    "learner.execution", "learner.deterministic", "learner.num_threads", "learner.parallel_parts",
+    "learner.prefetch_batches", "learner.prefetch", "learner.publish_every_updates",
     "schedule.tolerance_frames", "schedule.applier", "agents.hang_seconds", "evaluator.", "checkpoint.", "faults.",
     "logger.", "telemetry.", "callbacks",
 )  # fmt: skip

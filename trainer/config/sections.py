@@ -117,6 +117,7 @@ class LearnerConfig:
     prefetch: bool = False
     publish_every_updates: int = number(10, 1, 10**9)  # updates between two versions of the weights for the collectors
     num_threads: int = number(1, 1, 1_024)  # threads of PyTorch in the learner
+    parallel_parts: bool = True  # large parts of an update, as SAC's critics and actor, each in a thread; same bits
     deterministic: bool = False  # PyTorch's deterministic operations: the same bits each time on a GPU too, but slower
 
 

@@ -37,6 +37,7 @@ class PartUpdate:
         inputs: first arguments of its function.
         steps: whether its function makes Adam's step too; it is given `state` then.
         state: of the optimiser: `Trained.state` of its groups, and `not_finite`.
+        not_finite: 1 once its loss or gradient was not finite, if it runs beside others; None: they share one.
     """
 
     part: Part
@@ -50,6 +51,7 @@ class PartUpdate:
     inputs: list[Tensor] = field(default_factory=list)
     steps: bool = False
     state: list[Tensor] = field(default_factory=list)
+    not_finite: Tensor | None = None
 
     @property
     def weights(self) -> list[Tensor]:
@@ -64,7 +66,7 @@ class PartUpdate:
     def look(self, groups: dict[str, TensorDictBase], not_finite: Tensor) -> None:
         """Collect the first arguments of its function; noise and batch follow."""
         read = [groups[name].get(key) for name, key in self.reads]
-        self.inputs = [*self.weights, *read, not_finite, self.sums]
+        self.inputs = [*self.weights, *read, not_finite if self.not_finite is None else self.not_finite, self.sums]
         self.state = [*(tensor for one in self.trained for tensor in one.state), not_finite]
 
 

@@ -10,6 +10,8 @@ The algorithm is phases of parts. Loss and gradient of a part are one function o
   same operations in the same order, without Python, autograd or TensorDict in between.
 - `compile`: that recording, compiled by Inductor; needs a C++ compiler and about 10 s.
 - `auto`: `trace`, which was the fastest for MLPs on a CPU and has no requirements (`benchmarks/learner.py`).
+
+With `learner.parallel_parts` recorded parts of a phase are computed at once in threads (`trainer.learning.threads`).
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from trainer.config.sections import LearnerConfig
 from trainer.learning.feed import Batch
 from trainer.learning.gradients import PartUpdate, groups_of, make_gradients, no_noise, read_by
 from trainer.learning.optimizer import adam_steps, scripted_adam_step, trained_groups
+from trainer.learning.threads import Threads, let_run_at_once
 from trainer.memory.weights import ordered_leaves
 from trainer.networks.recording import record
 
@@ -65,6 +68,7 @@ class Updater:
         self.parts = [one for phase in self.phases for one in phase]
         self._generator = torch.Generator().manual_seed(seed)
         self.look()
+        self._threads = Threads()
         self.last_batch: Batch | None = None  # valid until the next but one gathering
         self.updates = 0
         self.optimize: Callable[[PartUpdate, list[Tensor]], None] = self._adam  # or the step of a shared optimiser
@@ -116,7 +120,7 @@ class Updater:
             for phase in self.phases:
                 if (self.updates + 1) % phase[0].every:
                     continue
-                found = [self._calculated(one, batch) for one in phase]  # all at the same weights
+                found = self._calculated(phase, batch)
                 for one, (*gradients, priority) in zip(phase, found, strict=True):
                     if not one.steps:
                         self.optimize(one, gradients)
@@ -125,12 +129,9 @@ class Updater:
         self.last_batch = batch
         return priorities[0]
 
-    def _calculated(self, one: PartUpdate, batch: Batch) -> tuple[Tensor, ...]:
-        assert one.function is not None
-        noise = [self._drawn(shape, batch) for shape in one.part.noise]
-        state = one.state if one.steps else ()
-        found: tuple[Tensor, ...] = one.function(*one.inputs, *noise, *batch.values(), *state)
-        return found
+    def _calculated(self, phase: list[PartUpdate], batch: Batch) -> list[tuple[Tensor, ...]]:
+        noise = [[self._drawn(shape, batch) for shape in one.part.noise] for one in phase]
+        return self._threads.calculated(phase, noise, batch, self.not_finite)
 
     def _drawn(self, shape: tuple[int, ...], batch: Batch) -> Tensor:
         size = len(batch["next", "reward"])
@@ -248,6 +249,8 @@ class Updater:
                     then, more = (partial(self._stepped, one), one.state) if one.steps else (None, [])
                     function = record(function, example, execution, then, more)
                 one.function = function
+            if self.config.parallel_parts:
+                let_run_at_once(phase, len(batch["next", "reward"]), self.groups, self.not_finite)
 
     def _stepped(self, one: PartUpdate, found: tuple[Tensor, ...], state: Sequence[Tensor]) -> tuple[Tensor, ...]:
         *gradients, priority = found
