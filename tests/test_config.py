@@ -98,6 +98,23 @@ def test_an_algorithm_chosen_by_name_holds_whatever_the_preset_says() -> None:
     assert linear.collector.exploration == "linear"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "hidden_sizes", "target_tau"),
+    [
+        ([], [400, 300], 0.02),
+        (["algorithm=tqc"], [400, 300], 0.02),
+        (["algorithm=td3"], [256, 256], 0.005),  # of the algorithm's file
+        (["algorithm=tqc", "algorithm.hidden_sizes=[8]"], [8], 0.02),
+    ],
+)
+def test_a_presets_values_for_its_algorithm_hold(
+    arguments: list[str], hidden_sizes: list[int], target_tau: float
+) -> None:
+    """The preset is made for TQC, whose file has 256-256 and 0.005."""
+    algorithm = load(["preset=bipedalwalker", *arguments], cores=2).config.algorithm
+    assert (algorithm.hidden_sizes, algorithm.target_tau) == (hidden_sizes, target_tau)
+
+
 def test_every_algorithm_has_a_file_and_a_section_of_its_name() -> None:
     assert set(ALGORITHMS) == set(group_options("algorithm"))
     for name in ALGORITHMS:
@@ -172,6 +189,12 @@ def test_environment_chosen_by_name_holds_against_the_preset() -> None:
         (["env.id=BreakoutNoFrameskip-v4"], "atari", "made for environments like BreakoutNoFrameskip-v4"),
         (["env.id=ALE/Breakout-ram-v5"], "generic", "there is none for ALE/Breakout-ram-v5"),
         (["env.id=Some/Env-v0"], "generic", "there is none for Some/Env-v0"),
+        (["env.id=Hopper-v5"], "hopper", "made for Hopper-v5"),
+        (
+            ["env.id=LunarLanderContinuous-v3"],
+            "lunarlander_continuous",
+            "made for environments like LunarLanderContinuous-v3",
+        ),
     ],
 )
 def test_preset_follows_the_environment(arguments: list[str], preset: str, reason: str) -> None:

@@ -72,10 +72,10 @@ def begun(source: str, overrides: Sequence[Override], cores: int) -> Loaded:
     else:
         raise ConfigError(f"from={shown(source)} is neither a run's folder nor a YAML file: name one that is there")
     presets = group_options("preset", folders)
-    given = {override.key_or_group for override in overrides}
+    given = {override.key_or_group: str(override.value()) for override in overrides}
     typed = next((str(override.value()) for override in overrides if override.key_or_group == "preset"), "")
     preset = files_of(typed or (base.preset if base.preset in presets else "generic"), given, folders)
-    env_id = [] if {"env.id", "env"} & given else [f'env.id="{base.env.id}"']
+    env_id = [] if {"env.id", "env"} & given.keys() else [f'env.id="{base.env.id}"']
     asked = compose_config([*hydra_arguments(overrides), *preset, *env_id])
     changed = _changed(base, asked, overrides)
     if changed.keys() & {"collector.num_workers", "collector.envs_per_worker", "schedule.name"}:
@@ -102,7 +102,7 @@ def _of_file(path: Path, overrides: Sequence[Override]) -> Config:
     """What a file makes with the preset that it names, or the one of its environment."""
     values = _mapping(path)
     words = [f"{group}={values.pop(group)}" for group in GROUPS if isinstance(values.get(group), str)]
-    named = {word.partition("=")[0] for word in words}
+    named = dict(word.split("=", 1) for word in words)
     env = values.get("env", {})
     env_id = env.get("id") if isinstance(env, dict) else None
     typed = [override for override in overrides if override.key_or_group.startswith("hydra.")]

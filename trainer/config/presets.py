@@ -6,8 +6,9 @@ finds them by the key `hydra.searchpath`, into which the flag is turned.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -35,12 +36,19 @@ FAMILIES = {
     r"Acrobot-v\d+": "acrobot",
     r"MountainCar-v\d+": "mountaincar",
     r"LunarLander-v\d+": "lunarlander",
+    r"LunarLanderContinuous-v\d+": "lunarlander_continuous",
+    r"MountainCarContinuous-v\d+": "mountaincar_continuous",
+    r"Pendulum-v\d+": "pendulum",
+    r"BipedalWalker-v\d+": "bipedalwalker",
+    r"HalfCheetah-v\d+": "halfcheetah",
+    r"Hopper-v\d+": "hopper",
+    r"Walker2d-v\d+": "walker2d",
 }
 
 
 def choose_preset(overrides: Sequence[Override]) -> tuple[str, str]:
     """The preset of a run and the reason: the user's choice, else that of the environment, else that of its family."""
-    given = {override.key_or_group: str(override.value()) for override in overrides}
+    given = _given(overrides)
     folders = folders_of(overrides)
     if "preset" in given:
         return given["preset"], "asked for"
@@ -71,19 +79,34 @@ def preset_of(env_id: str, folders: Folders = (), actions: str = "", env: str = 
     return PRESETS[actions or "numbered"][1], f"there is none for {env_id}"
 
 
-def files_of(preset: str, named: Collection[str], folders: Folders = ()) -> list[str]:
-    """Arguments that choose a preset, and the algorithm that it is made for unless `named` has the group algorithm.
+def files_of(preset: str, given: Mapping[str, str], folders: Folders = ()) -> list[str]:
+    """Arguments that choose a preset, and the algorithm that it is made for unless `given` has the group algorithm.
 
-    The file of the algorithm comes after the preset (configs/train.yaml), so a preset cannot choose it by itself.
+    The file of the algorithm comes after the preset (configs/train.yaml), so a preset cannot choose it by itself. With
+    that algorithm the preset's values hold over those of the algorithm's file, with any other one they do not.
+
+    Args:
+        preset: the preset.
+        given: what the user typed: keys and groups, and their values.
+        folders: of the user's, with presets.
     """
-    return [f"preset={preset}", *([] if "algorithm" in named else [f"algorithm={algorithm_of(preset, folders)}"])]
+    made_for = algorithm_of(preset, folders)
+    words = [f"preset={preset}", *([] if "algorithm" in given else [f"algorithm={made_for}"])]
+    if given.get("algorithm", made_for) != made_for or given.get("algorithm.name", made_for) != made_for:
+        return words
+    hidden = keys_of_option("algorithm", made_for, folders) - {"algorithm.name", *given}
+    tuned = _read("preset", preset, folders).get("algorithm", {}).items()
+    return words + [f"algorithm.{key}={json.dumps(value)}" for key, value in tuned if f"algorithm.{key}" in hidden]
 
 
 def choose_files(overrides: Sequence[Override]) -> tuple[list[str], str, str]:
     """The arguments of `files_of` for what the user typed, the preset, and why it was taken."""
     preset, reason = choose_preset(overrides)
-    named = {override.key_or_group for override in overrides}
-    return files_of(preset, named, folders_of(overrides)), preset, reason
+    return files_of(preset, _given(overrides), folders_of(overrides)), preset, reason
+
+
+def _given(overrides: Sequence[Override]) -> dict[str, str]:
+    return {override.key_or_group: str(override.value()) for override in overrides}
 
 
 def algorithm_of(preset: str, folders: Folders = ()) -> str:
