@@ -28,6 +28,11 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
+def made_all_due(updates: int, frames: int, warmup: int = 200, frames_per_update: int = 4) -> bool:
+    """Whether a run made each update that was due; a last step of the other worker may end after the learner did."""
+    return (frames - warmup) // frames_per_update - updates in (0, 1)
+
+
 def stop_at(folder: Path, frames: int, number: int = signal.SIGUSR1) -> None:
     """Send a signal to this process, as SLURM does, once a run's rows have come so far."""
 

@@ -217,11 +217,13 @@ def test_every_update_is_a_step_of_the_shared_optimiser(application: str, small_
     assert summary["status"] == "finished" and 6_000 <= summary["frames"] < 6_000 + 3 * 128
     row, shared = counts_of(config)
     updates, frames = ([row[f"local_{p}/{what}"] for p in range(3)] for what in ("updates", "frames"))
-    assert updates == [(own - 200) // 4 for own in frames]
+    assert updates == [max(0, frames_of_agent - 200) // 4 for frames_of_agent in frames]
     assert summary["updates"] == sum(updates) == shared["version"] == shared["steps"] == row["optimizer_steps"]
     assert shared["counts"][:, APPLIED].tolist() == updates
     assert "lock_recoveries" not in row  # nobody takes a lock
-    assert all(row[f"local_{p}/staleness_updates"] > 0 for p in range(3))  # others came between
+    learned = [p for p in range(3) if updates[p]]  # on a busy machine one may come too late to learn
+    assert len(learned) >= 2
+    assert all(row[f"local_{p}/staleness_updates"] > 0 for p in learned)  # others came between
 
 
 @pytest.mark.gpu

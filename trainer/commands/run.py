@@ -202,7 +202,7 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
             print(text, end="")
             return 0
 
-    here = os.getcwd()
+    here, scores = os.getcwd(), list[tuple[list[str], float]]()
 
     @hydra.main(config_path=str(CONFIG_DIR), config_name="train", version_base="1.3")
     def job(_: object) -> float:
@@ -218,6 +218,7 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
         gc.collect()  # its parts refer to one another: without this its replay stays mapped and uses the disk
         if code:
             raise SystemExit(code)
+        scores.append((chosen, score))
         return score  # what a sweeper that searches makes the most or least of
 
     program = sys.argv
@@ -226,7 +227,18 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
         job()
     finally:
         sys.argv = program
+        _print_scores(scores)
     return 0
+
+
+def _print_scores(scores: list[tuple[list[str], float]]) -> None:
+    """Print the score of each run of a sweep, beside the arguments in which the runs differ."""
+    if len(scores) < 2:
+        return
+    common = set(scores[0][0]).intersection(*(chosen for chosen, _ in scores))
+    print("\nscores of the runs (mean return of the best policy in the final evaluation):")
+    for chosen, score in scores:
+        print(f"  {score:10.4g}  {' '.join(word for word in chosen if word not in common)}")
 
 
 def _check_sweep(overrides: list[str]) -> None:

@@ -81,6 +81,8 @@ def _search(options: argparse.Namespace) -> int:
     if best is not None:
         command = shlex.join(["python", "-m", "trainer.run", *fixed, *spaces.arguments_of(best.params)])
         print(f"best: {best.value:g}, {searches.folder_of(search, best)}\n{command}")
+    if stop.number:
+        print("stopped: the same command goes on with the search")
     return 128 + stop.number if stop.number else code
 
 

@@ -120,7 +120,7 @@ def curve(runs: Sequence[Run], statistic: Statistic) -> Curve:
         return _nothing(len(drawn), "its runs have no frames in common")
     if end < 0.95 * max(lasts):
         shortest = drawn[lasts.index(end)][0]
-        notes.append(f"it ends at {end:.0f} frames, where {shortest.folder.name} ends ({shortest.status})")
+        notes.append(f"it ends at {end:.0f} frames, the last evaluation of {shortest.folder.name} ({shortest.status})")
     scores = np.stack([np.interp(grid, frames, values) for _, frames, values in drawn], axis=1)
     low, high = interval(scores, statistic)
     return Curve(grid, statistic(scores), low, high, len(drawn), "; ".join(notes))

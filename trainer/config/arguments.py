@@ -218,6 +218,8 @@ def _check_type(key: str, text: str) -> None:
         words = _type_words(key) if key in KEYS else "another value"
         if words.startswith("a whole") and isinstance(value, float) and value.is_integer():
             words = f"a whole number: write {key}={shown(int(value))}"
+        if is_text(key) and isinstance(KEYS[key].default, str):
+            words += f" (its default is {KEYS[key].default})"
         raise ConfigError(f"{key}={shown(text)} does not fit: {key} takes {words}") from error
 
 

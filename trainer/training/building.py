@@ -78,7 +78,7 @@ def describe(config: Config) -> list[tuple[str, EnvSpec]]:
         if error.kind == "EnvError":
             raise EnvError(error.cause) from error
         if unguarded.WORDS in str(error):
-            raise ConfigError(unguarded.sentence()) from error
+            raise ConfigError(unguarded.sentence()) from None  # the traceback of its child says nothing more
         raise EnvError(f"{config.env.id}: {error}; make one by itself in Python to see why") from error
     for name, spec in world:
         check_actions(agent_config(config, name).algorithm, spec)
