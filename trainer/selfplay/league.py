@@ -26,9 +26,7 @@ from trainer.host import seeds
 from trainer.reading import ReadError
 from trainer.run_folder import checkpoint
 from trainer.run_folder import folder as run_folder
-from trainer.selfplay.league_picture import draw
 from trainer.selfplay.matches import Choose, network_players, play_out, seated, weights_of, winners, world_of_games
-from trainer.telemetry import pictures
 from trainer.telemetry.metrics import wilson
 
 GAMES_AT_ONCE = 8_192
@@ -92,6 +90,9 @@ def league(
         "env_id": config.env.id, "epsilon": config.opponents.epsilon, "seconds": time.monotonic() - start,
     }  # fmt: skip
     run_folder.write_json(RunFolder(run_dir).league, result)
+    from trainer.selfplay.league_picture import draw  # matplotlib takes half a second, and every run's end imports this
+    from trainer.telemetry import pictures
+
     picture = draw(result, f"{config.env.id} · {config.algorithm.name} · seed {config.seed}")
     pictures.save(picture, RunFolder(run_dir).league_picture)
     return result

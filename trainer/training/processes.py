@@ -167,9 +167,11 @@ def use_fork_server() -> int:
     multiprocessing.set_forkserver_preload(
         [
             "trainer.host.forkserver",
+            "torchrl.collectors",
             "trainer.shared_gradient.local_agent",
             "trainer.roles.evaluator",
             "trainer.roles.task",
+            "trainer.roles.final_work",
         ]
     )
     programs.begin_run()
