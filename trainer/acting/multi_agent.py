@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainer.acting.acting import VALUES, Acting
@@ -16,6 +15,7 @@ from trainer.acting.exploration import Seed, noise_of
 from trainer.acting.policies import Chooser, Policy, greedy_policy
 from trainer.memory.weights import ordered_tensors
 from trainer.networks.encoders import let_stack
+from trainer.networks.recording import operations
 from trainer.networks.scripting import script
 
 # Above it a stacked pass takes as long as a pass for each agent, or longer, as its intermediate results leave the
@@ -66,7 +66,7 @@ def stacked_policy(
 
     with torch.no_grad():
         example = inputs(seen, mask)
-        recorded = script(make_fx(torch.vmap(act))(*example), example).forward
+        recorded = script(operations(torch.vmap(act), example), example).forward
 
     def policy(seen: list[np.ndarray], mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         action, values = recorded(*inputs(seen, mask))
