@@ -157,7 +157,7 @@ def test_a_solved_run_keeps_its_last_value_and_any_other_ends_the_curve(three):
     own, values = statistics.evaluations(first)
     short = replace(first, rows=[row for row in first.rows if row["frames"] <= own[1]])
     cut = statistics.curve([short, *others], statistics.mean)
-    assert cut.frames[-1] == own[1] < frames[-1] and "0_0 ends (finished)" in cut.note
+    assert cut.frames[-1] == own[1] < frames[-1] and "the last evaluation of 0_0 (finished)" in cut.note
     solved = replace(short, summary={**short.summary, "solved_frames": own[1]})
     held = statistics.curve([solved, *others], statistics.mean)
     assert "0_0" not in held.note and held.frames[-1] == min(statistics.evaluations(run)[0][-1] for run in others)

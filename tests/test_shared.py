@@ -122,7 +122,10 @@ def test_every_update_is_a_step_of_the_shared_optimiser(application: str, small_
     row = [row for row in rows_of(Path(str(config.run_dir))) if "optimizer_steps" in row][-1]
     updates = [row[f"local_{p}/updates"] for p in range(3)]
     frames = [row[f"local_{p}/frames"] for p in range(3)]
-    assert updates == [max(0, frames_of_agent - 200) // 4 for frames_of_agent in frames] and sum(frames) == summary["frames"]
+    assert (
+        updates == [max(0, frames_of_agent - 200) // 4 for frames_of_agent in frames]
+        and sum(frames) == summary["frames"]
+    )
     assert summary["updates"] == sum(updates)
     learned = [p for p in range(3) if updates[p]]  # on a busy machine one may come too late to learn
     assert len(learned) >= 2

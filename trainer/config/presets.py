@@ -119,12 +119,14 @@ def algorithm_of(preset: str, folders: Folders = ()) -> str:
 def assumed(config: Config) -> str:
     """The values that matter most where no preset fits, for the line that says which preset was taken."""
     learner, schedule, algorithm = config.learner, config.schedule, config.algorithm
-    sizes = f"algorithm.hidden_sizes={algorithm.hidden_sizes}, " if getattr(algorithm, "network", "auto") == "auto" else ""
+    sizes = (
+        f"algorithm.hidden_sizes={algorithm.hidden_sizes}, " if getattr(algorithm, "network", "auto") == "auto" else ""
+    )
     return (
         f"assumed: budget_frames={config.budget_frames}, learner.learning_rate={learner.learning_rate:g}, "
         f"learner.batch_size={learner.batch_size}, algorithm.gamma={algorithm.gamma:g}, "
-        f"{sizes}schedule.frames_per_update={schedule.frames_per_update or 0:g}, env.preprocessing={config.env.preprocessing}, "
-        f"env.frame_stack={config.env.frame_stack}"
+        f"{sizes}schedule.frames_per_update={schedule.frames_per_update or 0:g}, "
+        f"env.preprocessing={config.env.preprocessing}, env.frame_stack={config.env.frame_stack}"
     )
 
 
