@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from trainer.envs import life
 from trainer.envs.spec import EnvError
 
 LONGEST = 600  # most characters of an environment's message that are repeated
@@ -27,6 +28,7 @@ ALONE = (
     "if only one of them can run in a process, set collector.envs_per_worker=1, evaluator.num_envs=1 and "
     "collector.num_workers to how many there shall be"
 )
+DETACH = ": return reward.item()"  # a tensor that torch does not hand to NumPy
 # Pattern of a message -> what the user can do.
 REMEDIES = {
     r"unexpected keyword argument '(seed|options)'": f"its reset must take seed=None and options=None; {SHIMMY}",
@@ -48,16 +50,21 @@ class Unfit(ValueError):
 
 
 def is_its_own(error: BaseException) -> bool:
-    """Whether the environment raised an error itself: not Ctrl-C, and not a signal handler of the trainer."""
+    """Whether the environment raised an error itself: not Ctrl-C, and not a signal handler of the trainer.
+
+    An error in a process that the environment forked ends that process here.
+    """
+    life.leave_if_forked()
     if isinstance(error, KeyboardInterrupt):
         return signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     return isinstance(error, Exception) or not type(error).__module__.startswith("trainer.")
 
 
 def one_line(error: BaseException | str) -> str:
-    """A message of an environment as one line of valid UTF-8."""
+    """A message of an environment as one line of valid UTF-8, without characters that steer a terminal."""
     try:
         text = " ".join(str(error).split()).encode("utf-8", "replace").decode()
+        text = "".join(character if character.isprintable() else "?" for character in text)
     except Exception as unreadable:  # its __str__ may raise anything
         text = f"its text is not readable: {type(unreadable).__name__}"
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
@@ -132,15 +139,19 @@ def of_rewards(rewards: Any, error: BaseException) -> BaseException:
 
 
 def _fault_of_reward(reward: Any) -> str | None:
+    no_number = f"its reward is {_kind(reward)}, and must be one number"
     try:
         array = np.asarray(reward)
-    except ValueError:
-        return f"its reward is {_kind(reward)}, and must be one number"
-    if array.dtype.kind not in "biuf" and not isinstance(reward, Real | Decimal):
-        return f"its reward is {_kind(reward)}, and must be one number"
+    except Exception:  # parts of different lengths; a tensor with a gradient
+        return f"{no_number}{DETACH if hasattr(reward, 'detach') else ''}"
+    if array.dtype.kind not in "biuf" and (isinstance(reward, np.generic) or not isinstance(reward, Real | Decimal)):
+        return no_number
     if array.ndim == 0:
-        with np.errstate(all="ignore"):
-            finite = isinstance(reward, int) or np.isfinite(np.float32(float(reward)))
+        try:
+            with np.errstate(all="ignore"):
+                finite = isinstance(reward, int) or np.isfinite(np.float32(float(reward)))
+        except Exception:  # Decimal's signaling NaN
+            return no_number
         return None if finite else f"its reward is {reward}, which is no finite number of float32"
     if array.size == 1:
         return (

@@ -5,6 +5,8 @@ Eight resets of a slow simulator take eight times as long as one, so there is a 
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 
 
@@ -29,3 +31,21 @@ def beat() -> None:
 def watcher() -> Callable[[], None]:
     """The function that `beat` calls, for a hot loop."""
     return _watcher
+
+
+_forked = [False]  # whether this process is a fork of a watched one
+
+
+def _note_fork() -> None:
+    _forked[0] = _watcher is not _nobody
+
+
+def leave_if_forked() -> None:
+    """End this process if an environment has forked it and then returned in it: it would do a worker's work twice."""
+    if _forked[0]:
+        text = "warning: a process that the environment forked came back from it, and is ended: let it end by os._exit"
+        print(text, file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+os.register_at_fork(after_in_child=_note_fork)

@@ -4,5 +4,6 @@ import sys
 
 if __name__ == "__main__":
     from trainer.commands.eval import main
+    from trainer.host.leaving import leave_soon
 
-    sys.exit(main())
+    sys.exit(leave_soon(main()))

@@ -154,5 +154,28 @@ class Slow(Plain):
         return super().step(action)
 
 
-for kind in (Chance, ChanceReward, Runs, Ends, SlowReset, Slow):
+class Defaults(Plain):
+    """Sets torch's defaults, as simulators that compute with torch do."""
+
+    def __init__(self) -> None:
+        torch.set_default_dtype(torch.float64)
+
+
+class Forks(Plain):
+    """Forks in its 30th step, and the child comes back from it, or raises, as where a program is not found."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        Forks.made += 1
+        self.steps, self.number = 0, Forks.made
+
+    def step(self, action: int) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if self.steps == 30 and self.number <= 2 and os.fork() == 0 and self.number == 2:
+            os.execv("/nowhere/simulator", ["simulator"])
+        return super().step(action)
+
+
+for kind in (Chance, ChanceReward, Runs, Ends, SlowReset, Slow, Defaults, Forks):
     gym.register(f"Found/{kind.__name__}-v0", kind)

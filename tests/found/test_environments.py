@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
+from decimal import Decimal
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import gymnasium as gym
 import hurting_worlds
 import numpy as np
 import pytest
+import torch
 
 from trainer import envs
 from trainer.config.sections import EnvConfig as config
@@ -71,6 +73,10 @@ def refused(what: str, value: Any) -> str:
         ("reward", float("nan"), "its reward is nan, which is no finite number"),
         ("reward", 10**400, "OverflowError: int too large to convert to float"),
         ("reward", 1 + 2j, "its reward is a complex, and must be one number"),
+        ("reward", torch.ones((), requires_grad=True), "its reward is a Tensor, and must be one number: return rew"),
+        ("reward", Decimal("sNaN"), "its reward is a Decimal, and must be one number"),
+        ("reward", np.timedelta64(3, "s"), "(timedelta64), and must be one number"),
+        ("step", ValueError("a\n\x1b[2J\x00"), "ValueError: a ?[2J?"),
         ("terminated", None, "its terminated is None, and must be True or False"),
         ("terminated", np.array([True, False]), "its terminated is an array of shape (2,)"),
         ("truncated", "TimeLimit", "its truncated is 'TimeLimit' (str), and must be True or False"),
@@ -103,6 +109,7 @@ def test_what_gymnasium_does_not_foresee_is_one_sentence_with_a_remedy(what: str
         ("reward", np.array(2, np.int64), 2),
         ("reward", True, 1),
         ("reward", Fraction(3, 2), 1.5),
+        ("reward", torch.tensor(1.5), 1.5),
         ("terminated", 0, 1),
         ("terminated", np.bool_(False), 1),
         ("truncated", np.array(False), 1),

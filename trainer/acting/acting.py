@@ -43,7 +43,7 @@ def point_in_box(
         noise: standard normal, float32 [N, A], or None for the deterministic action.
     """
     action = network(*leaves) if noise is None else network(*leaves, noise=noise)
-    return action, torch.full((action.shape[0], 1), torch.nan)
+    return action, torch.full((action.shape[0], 1), torch.nan, dtype=torch.float32, device=action.device)
 
 
 def sampled_action(
@@ -65,7 +65,7 @@ def sampled_action(
         logits = logits - (-torch.special.log_ndtr(noise)).log()
     if mask is not None:
         logits = logits.masked_fill(~mask, -torch.inf)
-    return logits.argmax(-1), torch.full((logits.shape[0], 1), torch.nan)
+    return logits.argmax(-1), torch.full((logits.shape[0], 1), torch.nan, dtype=torch.float32, device=logits.device)
 
 
 def noise_of_logits(network: nn.Module, rows: int) -> tuple[int, ...]:

@@ -3,6 +3,9 @@
 `rainbow` and `apex` are sets of options of `c51` and `dqn`: see configs/algorithm/.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from tensordict.nn import TensorDictModule
 
@@ -19,6 +22,8 @@ __all__ = ["Algorithm", "build", "check_actions", "make_policy"]
 def build(section: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm:
     """The algorithm for an environment. Parameters are drawn from torch's global generator.
 
+    They are float32 on the CPU, whatever defaults an environment has set in this process.
+
     Args:
         section: the algorithm's section, whose `name` is one of `ALGORITHMS`.
         learner: the learner's section.
@@ -29,10 +34,23 @@ def build(section: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Al
         EnvError: the environment has another kind of actions; see `check_actions`.
     """
     try:
-        algorithm: Algorithm = part_at(ALGORITHMS[section.name].build)(section, learner, spec)
+        with _float32_on_cpu():
+            algorithm: Algorithm = part_at(ALGORITHMS[section.name].build)(section, learner, spec)
     except NoPart as error:  # of a policy that is used in another folder than it was trained in
         raise ConfigError(f"algorithm={section.name} has a part that is not here, {error}") from error
     return algorithm
+
+
+@contextmanager
+def _float32_on_cpu() -> Iterator[None]:
+    """Torch's first defaults: environments may call `torch.set_default_dtype` and `torch.set_default_device`."""
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
 
 
 def check_actions(section: AlgorithmConfig, spec: EnvSpec) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 
 from trainer.config.fields import hint, shown
+from trainer.host.leaving import leave_soon
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def script() -> int:
     """The entry point of the console script."""
-    code = main()
+    code = leave_soon(main())
     gc.freeze()  # Python need not take all that was imported apart: 0.2 s until the process has ended, not 1.5 s
     return code
 

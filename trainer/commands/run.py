@@ -19,6 +19,7 @@ from trainer.config.fields import ConfigError, nearest, shown
 from trainer.config.parts import import_from_here
 from trainer.config.run_files import RunFolder
 from trainer.config.sections import CONFIG_DIR, config_keys, group_options
+from trainer.host.saying import say
 from trainer.reading import read_json
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import_from_here()
         flags, overrides = split_flags(arguments)
         if {"-h", "--help"} & set(flags):
-            print(help_text(), end="")
+            say(help_text().rstrip("\n"))
             return 0
         if flags:
             return _hand_to_hydra(flags, overrides)
@@ -261,11 +262,11 @@ def _check_sweep(overrides: list[str]) -> None:
 def _train(loaded: Loaded, command: list[str]) -> tuple[int, float]:
     """Train; the exit code, and the score: the mean return of the best policy in the final evaluation, or NaN."""
     for warning in loaded.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+        say(f"warning: {warning}", sys.stderr)
     if loaded.finished:
-        print(loaded.finished)
+        say(loaded.finished)
         return 0, _score(read_json(RunFolder(Path(str(loaded.config.run_dir))).summary))
-    print(f"preset {loaded.config.preset} ({loaded.preset_reason})", flush=True)
+    say(f"preset {loaded.config.preset} ({loaded.preset_reason})")
 
     from trainer.envs.spec import EnvError
     from trainer.host.errors import RunFailed
@@ -291,5 +292,5 @@ def _command(arguments: Sequence[str]) -> list[str]:
 
 
 def _refuse(error: Exception, code: int) -> int:
-    print(f"error: {error}", file=sys.stderr)
+    say(f"error: {error}", sys.stderr)
     return code

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from trainer.config.fields import ConfigError
+
 Fields = dict[str, tuple[tuple[int, ...], torch.dtype]]  # name -> shape and dtype
 CACHE_LINE = 64  # bytes; each field begins a new one, so that the writers of two fields do not slow one another
 
@@ -23,7 +25,23 @@ def shared_block(fields: Fields) -> Tensor:
 def shared_blocks(each: Sequence[Fields]) -> list[Tensor]:
     """Zeroed shared memory for several boards, together one open file: 162 agents have 324 boards."""
     sizes = [bytes_of(fields) for fields in each]
-    return list(torch.zeros(sum(sizes), dtype=torch.uint8).share_memory_().split(sizes))
+    return list(shared(torch.zeros(sum(sizes), dtype=torch.uint8)).split(sizes))
+
+
+def shared(tensor: Tensor) -> Tensor:
+    """A tensor whose memory is moved to /dev/shm, for other processes.
+
+    Raises:
+        ConfigError: there is no room, or a limit forbids it.
+    """
+    try:
+        return tensor.share_memory_()
+    except (RuntimeError, OSError) as error:  # torch's own is a RuntimeError
+        words = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"{tensor.nbytes} bytes could not be shared in /dev/shm ({words}): make room there, or raise the limit "
+            "(ulimit -f, ulimit -n)"
+        ) from error
 
 
 def bytes_of(fields: Fields) -> int:

@@ -34,7 +34,7 @@ def flatten_parameters(module: torch.nn.Module) -> Tensor:
     It has the board's order, so one copy brings a new version into the module.
     """
     leaves = ordered_leaves(TensorDict.from_module(module))
-    flat = torch.empty(sum(leaf.numel() for leaf in leaves))
+    flat = torch.empty(sum(leaf.numel() for leaf in leaves), dtype=torch.float32, device="cpu")
     offset = 0
     for leaf in leaves:
         view = flat[offset : offset + leaf.numel()].view(leaf.shape)

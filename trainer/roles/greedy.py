@@ -16,7 +16,7 @@ from trainer.acting.policies import Policy, greedy_policy
 from trainer.acting.stacks import FrameStacks
 from trainer.algorithms import make_policy
 from trainer.config.sections import Config
-from trainer.envs import EnvSpec
+from trainer.envs import EnvSpec, life
 from trainer.envs.info import scalars_of
 from trainer.envs.world import Observation, Step
 from trainer.host import seeds
@@ -137,6 +137,7 @@ def evaluate(
         while any(place.left.any() for place in places):
             actions = [place.choose(players, observations[place.agent], present[place.agent]) for place in places]
             steps = world.step(actions)
+            life.leave_if_forked()
             for place, step in zip(places, steps, strict=True):
                 before, now = present[place.agent], world.present[place.agent]
                 place.take(step, world.raw_rewards[place.agent], before, now & ~before)

@@ -18,6 +18,7 @@ from trainer.acting.acting import acting_of
 from trainer.acting.multi_agent import AgentPolicies
 from trainer.config.instances import env_of_collector
 from trainer.config.sections import Config, EnvConfig
+from trainer.envs import life
 from trainer.host import seeds
 from trainer.host.errors import error_text, split_error
 from trainer.memory.weights import flatten_parameters
@@ -194,6 +195,7 @@ class Rollout:
         actions = self._choose(frames)
         chosen = clock()
         steps = world.step(actions)
+        life.leave_if_forked()
         stepped = clock()
         for agent, step, present, reward in zip(self.agents, steps, world.present, world.raw_rewards, strict=True):
             agent.conclude(step, present, reward)

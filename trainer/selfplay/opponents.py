@@ -53,7 +53,7 @@ class PoolOpponents:
             self._players[SCRIPTED] = scripted(config.env, config.opponents.scripted_player)
         count = config.opponents.active + 1
         actors = [make_policy(config, spec) for _ in range(count)]
-        self._members = torch.zeros(count, pool.weights.shape[1])  # first the newest weights
+        self._members = torch.zeros(count, pool.weights.shape[1], dtype=torch.float32)  # first the newest weights
         self._slots = np.full(count, -1)  # of the pool, that each member holds
         self._versions = np.zeros(count, np.int64)  # of it: the slot may hold another snapshot by now
         self._loaded = np.zeros(count, np.int64)  # when it was given it: 1, 2, ...

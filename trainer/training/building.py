@@ -23,6 +23,7 @@ from trainer.datasets.minari import read_dataset
 from trainer.datasets.rows import rows_of
 from trainer.envs import EnvError, EnvSpec
 from trainer.host import seeds, unguarded
+from trainer.host.saying import say
 from trainer.host.signals import StopSignals
 from trainer.memory.boards import RUN, ControlBoard
 from trainer.replay.on_disk import ReplayCopy
@@ -66,13 +67,13 @@ def describe(config: Config) -> list[tuple[str, EnvSpec]]:
     """
     said = EverySeconds(SAY_EVERY_S)
 
-    def say(text: str) -> None:
+    def tell(text: str) -> None:
         if config.logger.terminal != "none" and said.crossed():
-            print(text, flush=True)
+            say(text)
 
     try:
         world = beside(
-            config, Task("first look at the environment", "describe", partial(looking.describe, config), say)
+            config, Task("first look at the environment", "describe", partial(looking.describe, config), tell)
         )
     except TaskFailed as error:
         if error.kind == "EnvError":

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trainer.config.sections import Config
 from trainer.host import seeds
+from trainer.memory.blocks import shared
 from trainer.memory.pulse import FILMING, new_pulse
 from trainer.roles import evaluator as evaluating
 from trainer.roles.evaluator import Evaluation, Judge
@@ -99,7 +100,7 @@ class RemoteEvaluator:
 
     def start(self) -> None:
         """Start its process, which reads the weights in shared memory."""
-        self._weights = self._learners.flat().share_memory_()
+        self._weights = shared(self._learners.flat())
         self.supervised.start()
 
     def _begin(self) -> Piped:

@@ -14,6 +14,7 @@ from trainer.config.parts import has_own_layers
 from trainer.config.rewards import chosen, settled, unsettled
 from trainer.config.sections import Config
 from trainer.envs import EnvError, EnvSpec
+from trainer.host.saying import say
 from trainer.roles.rewards import play_at_random
 from trainer.telemetry.metrics import EverySeconds
 from trainer.training.tasks import Task, TaskFailed, beside
@@ -41,12 +42,12 @@ def settle(config: Config, world: Sequence[tuple[str, EnvSpec]]) -> tuple[Config
         return config, ()
     said = EverySeconds(SAY_EVERY_S)
 
-    def say(text: str) -> None:
+    def tell(text: str) -> None:
         if config.logger.terminal != "none" and said.crossed():
-            print(text, flush=True)
+            say(text)
 
     try:
-        seen = beside(config, Task("random play", "describe", partial(play_at_random, config), say))
+        seen = beside(config, Task("random play", "describe", partial(play_at_random, config), tell))
     except TaskFailed as error:
         if error.kind == "EnvError":
             raise EnvError(error.cause) from error

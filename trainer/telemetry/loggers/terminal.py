@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from trainer.config.sections import LoggerConfig
+from trainer.host.saying import silence
 from trainer.telemetry.loggers.sink import Event, RunInfo
 from trainer.telemetry.loggers.view import Newest, closing_lines, panel, plain_line
 from trainer.telemetry.rows import Row, kind
@@ -128,10 +129,7 @@ class TerminalSink:
         self._on = False
         self._notify(f"warning: the terminal went away ({why}); training goes on, log.txt and metrics.jsonl are kept")
         if self._is_stdout and not self._stream.closed:
-            # Text that is still buffered, and later prints, would raise again, even at exit: send them nowhere.
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
+            silence(self._stream)
         if self._live is not None:
             self._live.console.quiet = True
             self._live.stop()  # writes nothing any more, but restores sys.stdout and sys.stderr
