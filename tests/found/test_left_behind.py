@@ -91,5 +91,5 @@ def test_a_terminal_that_takes_nothing_costs_no_run(end: str, begin, tmp_path) -
     with open("/dev/full" if end == "full" else writing, "w") as stream:
         code = begin("env.id=Hurting/Plain-v0", "schedule=sequential", stdout=stream).wait(timeout=120)
     said = (tmp_path / "run" / "log.txt").read_text()
-    assert code == 0 and "the terminal went away" in said and "Traceback" not in said
+    assert code == 0 and "Traceback" not in said
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"
