@@ -119,8 +119,7 @@ def make_gradients(
         grads, (out, shown, priority, buffers) = differentiate(weights, read, rest)
         with torch.no_grad():
             in_order, norms = _clipped_by_group(grads, weights, sizes, config.max_grad_norm, count)
-            total = sum(norms[1:], norms[0]) + out
-            not_finite.logical_or_(total - total != 0)  # zero unless it is NaN or infinite
+            not_finite.logical_or_(_is_not_finite(sum(norms[1:], norms[0]) + out))
             metrics = {f"{part.prefix}loss": out, **shown, f"{part.prefix}grad_norm": norms[0]}
             names[:] = metrics
             sums[..., : len(metrics)].add_(torch.stack([m.float() for m in metrics.values()], -1))
@@ -131,6 +130,11 @@ def make_gradients(
     if count is None:  # run once, on copies, to find the names
         gradients(*[t.clone() for t in (*one.inputs, *no_noise(part, batch), *batch.values())])
     return gradients, names
+
+
+def _is_not_finite(x: Tensor) -> Tensor:
+    """As `~isfinite`, in two operations instead of five."""
+    return x - x != 0
 
 
 def no_noise(part: Part, batch: Batch) -> list[Tensor]:
