@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trainer.learning.feed import Batch
 from trainer.learning.gradients import make_gradients
-from trainer.learning.optimizer import adam_step
+from trainer.learning.optimizer import adam_steps, scripted_adam_step
 from trainer.learning.update import MAX_METRICS, Updater, follow
 from trainer.networks.recording import record
 
@@ -38,7 +38,9 @@ class Stack:
             for all_agents, view in zip(self._views, views, strict=True):
                 all_agents += view
         self._inputs = [*parts[0], *parts[1], not_finite, sums]
-        self._gradients: Callable | None = None
+        self._state = [tensor for updater in updaters for tensor in updater.parts[0].state]
+        self._function: Callable | None = None
+        self._steps = False  # whether the function makes the optimisers' steps too
 
     def prepare(self, example: Batch) -> None:
         """Record the update for batches [B, ...] like `example` for each updater; changes no weights."""
@@ -48,9 +50,11 @@ class Stack:
         function, _ = make_gradients(first, first.parts[0], batch, n)
         several = [torch.stack([tensor] * n) for tensor in batch.values()]
         execution = "trace" if first.config.execution == "auto" else first.config.execution
+        self._steps = execution == "trace"
         if execution != "eager":
-            function = record(function, [*self._inputs, *several], execution)
-        self._gradients = function
+            then, more = (self._stepped, self._state) if self._steps else (None, [])
+            function = record(function, [*self._inputs, *several], execution, then, more)
+        self._function = function
         for updater in self.updaters:
             updater.parts[0].names = names
 
@@ -66,56 +70,64 @@ class Stack:
             New priorities of each updater's batch, float32 [B]; meaningless without a batch.
         """
         example = next(batch for batch in batches if batch is not None)
-        if self._gradients is None:
+        if self._function is None:
             self.prepare(example)
-        assert self._gradients is not None
+        assert self._function is not None
         with torch.no_grad():
             idle = [i for i, batch in enumerate(batches) if batch is None]
             if idle:
                 nothing = {key: torch.zeros_like(tensor) for key, tensor in example.items()}
                 before = [metrics[idle].clone() for metrics in self._inputs[-2:]]
+                self._inputs[-2][idle] = 1.0  # as if their losses were not finite: their steps change nothing
                 batches = [nothing if batch is None else batch for batch in batches]
             rest = [
                 torch.stack(tensors) for tensors in zip(*[b.values() for b in batches if b is not None], strict=True)
             ]
-            *gradients, priority = self._gradients(*self._inputs, *rest)
+            *gradients, priority = self._function(*self._inputs, *rest, *(self._state if self._steps else ()))
             if idle:  # undo what was computed for updaters without a batch
                 for metrics, kept in zip(self._inputs[-2:], before, strict=True):
                     metrics[idle] = kept
-            each = list(zip(*[gradient.unbind() for gradient in gradients], strict=True))  # one list for each agent
-            if not idle and self._alike():
-                self._apply_together([gradient for one in each for gradient in one])
-            else:
-                for i, updater in enumerate(self.updaters):
+                if self._steps:
+                    torch._foreach_sub_([self.updaters[i].of_groups[0].step for i in idle], 1)
+            if not self._steps:
+                for i, its in enumerate(self._by_agent(gradients)):
                     if i not in idle:
-                        updater.optimize(updater.parts[0], list(each[i]))
-                        updater.conclude()
+                        self.updaters[i].optimize(self.updaters[i].parts[0], its)
+            self._conclude(idle)
             for i, (updater, batch) in enumerate(zip(self.updaters, batches, strict=True)):
                 if i not in idle:
                     updater.last_batch = batch
         return list(priority.unbind())
 
-    def _alike(self) -> bool:
-        """Whether one optimiser step serves all: they have the same rate and count, and all losses were finite."""
-        first = self.updaters[0]
-        alike = all((one.learning_rate, one.updates) == (first.learning_rate, first.updates) for one in self.updaters)
-        return alike and first.device.type == "cpu" and not self._inputs[-2].any()  # on a GPU `any` would wait
-
-    def _apply_together(self, gradients: list[Tensor]) -> None:
-        """Do the same as `Updater.optimize` and `conclude` of each updater, with the same bits.
+    def _stepped(self, found: tuple[Tensor, ...], state: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Make a step of each agent's Adam.
 
         The kernels get the tensors of each agent, not the stacked ones: the rounding of an element depends on its place
         in a tensor (the last few do not fill a vector register), so it could differ in a stacked tensor.
         """
-        trained, targets, exp_avg, exp_avg_sq = self._views
+        *gradients, priority = found
+        size, eps = len(state) // len(self.updaters), self.updaters[0].config.adam_eps
+        written = []
+        for i, its in enumerate(self._by_agent(gradients)):
+            *own, not_finite = state[i * size : (i + 1) * size]
+            written += adam_steps([len(its)], its, own, not_finite, eps, scripted_adam_step)
+        return *written, priority
+
+    def _by_agent(self, gradients: Sequence[Tensor]) -> list[list[Tensor]]:
+        return [list(its) for its in zip(*[gradient.unbind() for gradient in gradients], strict=True)]
+
+    def _conclude(self, idle: Sequence[int]) -> None:
+        """As `Updater.conclude` of each updater that had a batch."""
         first = self.updaters[0]
-        steps = [updater.of_groups[0].step for updater in self.updaters]
-        torch._foreach_add_(steps[1:], 1)
-        nothing = torch.zeros(())
-        adam_step(trained, gradients, exp_avg, exp_avg_sq, steps[0], first.rate, nothing, first.config.adam_eps)
+        if idle or any(updater.updates != first.updates for updater in self.updaters):
+            for i, updater in enumerate(self.updaters):
+                if i not in idle:
+                    updater.conclude()
+            return
         for updater in self.updaters:
             updater.count()
-        follow(first.algorithm.target_updates, targets, trained, first.updates)
+        weights, targets = self._views[:2]
+        follow(first.algorithm.target_updates, targets, weights, first.updates)
 
 
 def _move_into(
