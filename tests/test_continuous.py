@@ -38,14 +38,16 @@ def small(config: Callable[..., Config], name: str, algorithm: str, schedule: st
     return config(name, **sections)
 
 
-@pytest.mark.parametrize("algorithm", ["sac", "td3"])
+@pytest.mark.parametrize("algorithm", [pytest.param("sac", marks=pytest.mark.slow), "td3"])
 def test_sync_and_sequential_give_bit_identical_weights(algorithm: str, small_config: Callable[..., Config]) -> None:
     sync, sequential = (trained(small(small_config, name, algorithm, name)) for name in ("sync", "sequential"))
     assert sync["learner"]["updates"] == (sync["frames"] - 100) // 4 >= 100
     assert ("noise" in sync["learner"]) and differences(sync, sequential) == []
 
 
-@pytest.mark.parametrize("algorithm", ["sac", "td3", "crossq"])
+@pytest.mark.parametrize(
+    "algorithm", ["sac", *(pytest.param(name, marks=pytest.mark.slow) for name in ("td3", "crossq"))]
+)
 def test_a_stopped_run_goes_on_bit_for_bit(algorithm: str, small_config: Callable[..., Config]) -> None:
     whole = small(small_config, "whole", algorithm, "sequential", budget_frames=2_000)
     train(whole, ["test"])

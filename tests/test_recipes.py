@@ -199,6 +199,7 @@ def objective(""",
     insert(copy / "trainer/telemetry/rows.py", '    Metric("priority_beta"', f"    {METRIC}")
 
 
+@pytest.mark.slow
 def test_parts_that_are_added_as_contributing_says_run_together(copy: Path) -> None:
     registries = copy / "trainer/config/registries.py"
     add_algorithm(copy)

@@ -94,7 +94,7 @@ def assert_weights(shared: DeviceAgent, expected: list[torch.Tensor]) -> None:
     assert all(torch.equal(mine, its) for mine, its in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("mode", ["locked", "hogwild"])
+@pytest.mark.parametrize("mode", [pytest.param("locked", marks=pytest.mark.slow), "hogwild"])
 def test_four_agents_gradients_in_their_order_give_the_same_weights_in_one_process(mode: str, tmp_path: Path) -> None:
     learner, outs = make_learner(), [tmp_path / str(number) for number in range(4)]
     shared = DeviceAgent(learner, 4, CPU, mode)

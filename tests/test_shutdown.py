@@ -84,7 +84,9 @@ def test_signal_stops_the_run(outcome: Outcome, request: pytest.FixtureRequest) 
 
 
 @pytest.mark.parametrize(
-    "outcome", ["ctrl_c_while_starting", pytest.param("hang_in_constructor", marks=SLOW)], indirect=True
+    "outcome",
+    [pytest.param(name, marks=SLOW) for name in ("ctrl_c_while_starting", "hang_in_constructor")],
+    indirect=True,
 )
 def test_ctrl_c_while_the_run_starts(outcome: Outcome) -> None:
     check_end(outcome)
@@ -157,11 +159,12 @@ def check_end_at_once(outcome: Outcome) -> None:
             "",
             marks=SLOW,
         ),
-        (
+        pytest.param(
             "raise",
             r"collector worker 1 \(pid \d+, 4 x Counting, seeds from 4\) died after \d+ frames: Counting: "
             r"sub-environment 0 \(seed 4\) failed in step 200 of all: RuntimeError: asked for by raise_at_step",
             "RuntimeError: raise_at_step",
+            marks=SLOW,
         ),
         pytest.param(
             "nan_reward",

@@ -64,7 +64,7 @@ def learn_alone(agent: int, updates: int, algorithm: DQNConfig, config: LearnerC
 # ------------------------------------------------------------------ learning
 
 
-@pytest.mark.parametrize("name", ["dqn", pytest.param("qrdqn", marks=pytest.mark.slow), "c51"])
+@pytest.mark.parametrize("name", ["dqn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("qrdqn", "c51"))])
 def test_stacked_sequential_and_own_processes_learn_the_same_from_the_same_batches(name: str) -> None:
     """200 updates of three agents: clipped gradients, Adam and the target, each agent on its own batches."""
     every = AnyAlgorithmConfig(

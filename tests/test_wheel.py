@@ -60,6 +60,7 @@ def test_the_wheel_holds_every_environment_and_configuration_as_a_file(wheel: Pa
     assert not any(name.endswith(".yaml") for name in kinds)
 
 
+@pytest.mark.slow
 def test_an_installed_trainer_runs_beside_folders_of_the_same_names(wheel: Path, tmp_path: Path) -> None:
     python = tmp_path / "venv" / "bin" / "python"
     done(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)

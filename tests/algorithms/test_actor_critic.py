@@ -22,6 +22,7 @@ from trainer.learning.update import Updater
 FAMILY = [name for name, entry in ALGORITHMS.items() if issubclass(entry.section, ActorCriticConfig)]
 # One name for each builder: the options of the others are covered by theirs.
 NAMES = [name for i, name in enumerate(FAMILY) if ALGORITHMS[name] not in [ALGORITHMS[one] for one in FAMILY[:i]]]
+QUICK = [pytest.param(name, marks=pytest.mark.slow if name in ("crossq", "tqc") else ()) for name in NAMES]
 VECTOR = Leaf("observation", (3,), "float32", "vector")
 IMAGE = Leaf("observation", (6, 6, 2), "uint8", "image", "hwc")
 BOX, NUMBERS = BoxAction((2, 1), (-2.0, 0.0), (2.0, 4.0)), DiscreteAction(4, has_mask=True)
@@ -102,7 +103,7 @@ def test_eager_and_traced_updates_agree(name: str, options: str, leaf: Leaf) -> 
     assert all(torch.equal(a, b) for a, b in zip(found["eager"], found["trace"], strict=True))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", QUICK)
 def test_updates_draw_from_a_generator_that_nothing_else_uses(name: str) -> None:
     """What others draw from torch's global generator changes nothing; a checkpoint has the state of the noise."""
     one, other = (made(name, spec_of(name), "trace") for _ in range(2))
@@ -139,7 +140,7 @@ def bandit(spec: EnvSpec, size: int) -> Iterator[Batch]:
         yield {key: torch.from_numpy(array) for key, array in batch.items()}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", QUICK)
 def test_every_algorithm_learns_a_bandit(name: str) -> None:
     changes = {"hidden_sizes": [32, 32], "temperature": 0.05, "learn_temperature": False, "actor_every_updates": 1}
     spec, settings = spec_of(name), replace(LEARNER, batch_size=64, learning_rate=5e-3)

@@ -367,7 +367,10 @@ def test_an_environment_that_fails_is_named(make: Callable[..., Any], monkeypatc
 
 @pytest.mark.parametrize(
     ("backend", "env_id", "kwargs"),
-    [("openspiel", "breakthrough", {"rows": 6, "columns": 6}), ("pettingzoo", "classic/tictactoe_v3", {})],
+    [
+        ("openspiel", "breakthrough", {"rows": 6, "columns": 6}),
+        pytest.param("pettingzoo", "classic/tictactoe_v3", {}, marks=pytest.mark.slow),
+    ],
 )
 def test_games_of_others_train_unchanged(
     backend: str, env_id: str, kwargs: dict[str, Any], small_config: Callable[..., Config],

@@ -285,6 +285,7 @@ def test_2_a_temporary_folder_whose_name_is_too_long_for_sockets(run: Any, tmp_p
     assert re.fullmatch(r"error: TMPDIR=\S+ \(?.*is too long: sockets lie in it, .* as TMPDIR=/tmp\n", ended.err)
 
 
+@pytest.mark.slow
 def test_fuzz_finds_nothing_on_the_loader() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run(

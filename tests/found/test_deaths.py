@@ -66,6 +66,7 @@ def test_a_fork_server_that_is_killed_comes_again_and_the_run_goes_on(tmp_path: 
         assert run.alive() == []
 
 
+@pytest.mark.slow
 def test_a_fork_servers_end_is_told_whoever_finds_it_first(
     small_config: Callable[..., Config], started: Callable[[Config], Any]
 ):
@@ -83,6 +84,7 @@ def test_a_fork_servers_end_is_told_whoever_finds_it_first(
     assert f"the evaluator (pid {pids[1]}, 2 x Counting) died: it was ended by the end of its fork server" in log
 
 
+@pytest.mark.slow
 def test_a_learner_without_a_checkpoint_goes_on_from_the_weights_on_its_board(
     small_config: Callable[..., Config], started: Callable[[Config], Any]
 ):

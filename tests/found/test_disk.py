@@ -69,6 +69,7 @@ def test_shared_memory_is_reckoned_from_the_network(in_small_shm, tmp_path):
     assert code == 0, said
 
 
+@pytest.mark.slow
 def test_the_copy_of_the_replay_in_the_runs_folder_is_counted(run, small_disk, tmp_path):
     disk = tmp_path / "disk"
     small_disk(disk, "size=12m")

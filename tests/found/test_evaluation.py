@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from trainer.memory import pulse
 
 MODULE = "env.import_modules=[hurting_evals]"
 
 
+@pytest.mark.slow
 def test_a_hung_evaluator_is_noticed_and_started_anew(run, tmp_path):
     """It stops itself as SIGSTOP would; in `sync` the round waits for its successor's evaluation."""
     words = [f"env.kwargs.{word}" for word in ("how=stop", "where=evaluator", f"once={tmp_path / 'once'}")]

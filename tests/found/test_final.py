@@ -133,6 +133,7 @@ def test_an_environment_that_hangs_as_it_is_made_can_be_interrupted(tmp_path):
         started.kill()
 
 
+@pytest.mark.slow
 def test_a_league_that_takes_too_long_is_ended_with_a_warning(run):
     ended = run(
         "env=tictactoe", "env.import_modules=[]", "evaluator.league_games=100000", "evaluator.final_max_seconds=2",

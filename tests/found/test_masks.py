@@ -35,7 +35,13 @@ def cut_mask(vector: Any) -> list[list[bool]]:
     return observation["action_mask"].tolist()
 
 
-@pytest.mark.parametrize("arguments", [["env.kwargs={last: zero}"], ["env.kwargs={convention: method, last: zero}"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["env.kwargs={last: zero}"],
+        pytest.param(["env.kwargs={convention: method, last: zero}"], marks=pytest.mark.slow),
+    ],
+)
 def test_the_value_of_a_state_behind_a_cut_is_right_whatever_the_last_mask_says(run, arguments):
     ended = run(*LEARNS, *arguments)
     assert ended.code == 0, ended.said

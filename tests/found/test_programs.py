@@ -33,9 +33,8 @@ def nothing_is_left(run: Running) -> None:
     assert left == []
 
 
-@pytest.mark.parametrize(
-    "schedule", ["async", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sequential", "shared_gradient"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["async", "sequential", "shared_gradient"])
 def test_every_program_is_closed_at_a_normal_end(schedule: str, tmp_path: Path):
     """Workers, evaluator, final evaluation, local agents; plain programs, sessions, shells, multiprocessing.
 

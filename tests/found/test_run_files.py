@@ -99,6 +99,7 @@ def test_scratch_of_another_user_or_kind_is_left_alone_and_ours_is_private(tmp_p
     assert (victim / "lock").read_text() == "theirs"
 
 
+@pytest.mark.slow
 def test_an_environment_that_changes_the_working_folder_moves_nothing(run, tmp_path):
     start = tmp_path / "start"
     start.mkdir()

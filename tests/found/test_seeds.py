@@ -45,7 +45,7 @@ def test_global_generators_give_the_same_run_in_sync_and_sequential(run):
     assert len(set(returns)) == 1
 
 
-@pytest.mark.parametrize("schedule", ["sync", "sequential"])
+@pytest.mark.parametrize("schedule", [pytest.param("sync", marks=pytest.mark.slow), "sequential"])
 def test_exact_resume_goes_on_with_the_same_chance(run, schedule: str):
     """320 frames and then 320 more are 640 in one go, where rewards are drawn from the global generators."""
     words = ["env.id=Found/ChanceReward-v0", *CHANCE[1:], ROUNDS[0], f"schedule={schedule}"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from trainer.run_folder import checkpoint
 
 # The default preset, but for a goal that is met soon and a replay ratio that leaves little to calculate.
@@ -28,6 +30,7 @@ def test_sync_is_deterministic_and_ends_as_sequential_does(run):
     assert row["solved_frames"] == row["frames"] == asked[-1]  # it ended with the round that was evaluated
 
 
+@pytest.mark.slow
 def test_deterministic_operations_where_a_process_learns(run):
     """In `sequential` the environment runs in the process that learns, and in `shared_gradient` too."""
     for schedule in ("sequential", "shared_gradient"):
