@@ -17,6 +17,7 @@ PACKAGES = [
     "comparing",
     "api",
     "training",
+    "cluster",
     "shared_gradient",
     "roles",
     "selfplay",

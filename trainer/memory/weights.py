@@ -6,6 +6,7 @@ be necessary, which Python does not have; there the sequence check finds a torn 
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
@@ -127,6 +128,17 @@ class WeightsBoard(WeightSyncScheme):
             slots[slot].copy_(torch.cat(parts))  # one transfer instead of one for each tensor
         else:
             torch.cat(parts, out=slots[slot])
+        sequence[slot] = version
+        sequence[2] = version
+
+    def take(self, version: int, flat: np.ndarray) -> None:
+        """Publish weights, float32 [numel], under the version that they have on another machine's board.
+
+        It may have the slot of the newest version here: readers then try again until it is written.
+        """
+        sequence, slots, slot = self.memory.sequence, self.memory.slots, version % 2
+        sequence[slot] = -1
+        slots[slot].copy_(torch.from_numpy(flat))
         sequence[slot] = version
         sequence[2] = version
 

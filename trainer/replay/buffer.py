@@ -259,7 +259,7 @@ class StreamReplay(TensorDictReplayBuffer):
 def open_replay(
     spec: EnvSpec, storage: LazyMemmapStorage, streams: StreamLayout, cursor: np.ndarray, oldest: np.ndarray,
     algorithm: AlgorithmConfig, section: ReplayConfig, batch_size: int, seed: int, pin_memory: bool = False,
-    first_priority: FirstPriority | None = None,
+    first_priority: FirstPriority | None = None, block: int = 1,
 ) -> StreamReplay:  # fmt: skip
     """A replay to sample from, by priorities where the algorithm wants them.
 
@@ -275,22 +275,23 @@ def open_replay(
         seed: of the draws.
         pin_memory: for copies to a GPU.
         first_priority: of the algorithm; see `trainer.algorithms.Algorithm`.
+        block: rows of a stream that its writer may be overwriting at a time.
     """
     columns = {name: column.numpy() for name, column in storage._storage.items()}
     return replay_of(
-        spec, columns, streams, cursor, oldest, algorithm, section, batch_size, seed, pin_memory, first_priority
+        spec, columns, streams, cursor, oldest, algorithm, section, batch_size, seed, pin_memory, first_priority, block
     )
 
 
 def replay_of(
     spec: EnvSpec, columns: Columns, streams: StreamLayout, cursor: np.ndarray, oldest: np.ndarray,
     algorithm: AlgorithmConfig, section: ReplayConfig, batch_size: int, seed: int, pin_memory: bool = False,
-    first_priority: FirstPriority | None = None,
+    first_priority: FirstPriority | None = None, block: int = 1,
 ) -> StreamReplay:  # fmt: skip
     """As `open_replay`, over columns of rows, [rows, ...]."""
     transitions = Transitions(spec, columns, streams, cursor, algorithm.gamma, algorithm.n_step, pin_memory)
     sampler: StreamSampler | PrioritizedStreamSampler
-    sampler = StreamSampler(cursor, streams, algorithm.n_step, spec.stack - 1, seed, oldest, columns["final"])
+    sampler = StreamSampler(cursor, streams, algorithm.n_step, spec.stack - 1, seed, oldest, columns["final"], block)
     if algorithm.prioritized:
         sampler = PrioritizedStreamSampler(
             sampler, section.priority_alpha, section.priority_beta, section.priority_eps, columns["final"], batch_size

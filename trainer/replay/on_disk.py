@@ -42,6 +42,7 @@ class ReplayCopy:
         cursor: int64 [S], rows published in each stream; shared with the workers.
         behind: rows before a transition that it needs (frame stack - 1).
         oldest: int64 [S], time of the oldest valid row of each stream; shared.
+        block: rows of a stream that its writer may be overwriting at a time.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class ReplayCopy:
         cursor: np.ndarray,
         behind: int = 0,
         oldest: np.ndarray | None = None,
+        block: int = 1,
     ) -> None:
+        self._block = block
         self._oldest = np.zeros(streams.num_streams, np.int64) if oldest is None else oldest
         self.beat: Callable[[], None] = lambda: None  # sign of life, called during a long save
         self._folder, self.streams, self.cursor, self.behind = folder, streams, cursor, behind
@@ -96,7 +99,7 @@ class ReplayCopy:
                 self.beat()
                 os.fsync(file)
         self._upto = upto
-        overtaken = self.cursor[:: streams.envs_per_worker] - ring + 1  # + 1, as the collector may be writing a row
+        overtaken = self.cursor[:: streams.envs_per_worker] - ring + self._block
         self._first = np.maximum.reduce([self._first, overtaken, self._oldest[:: streams.envs_per_worker]])
         return {"upto": upto.tolist(), "first": self._first.tolist(), "streams": asdict(streams), CHECKSUMS: True}
 

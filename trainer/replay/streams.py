@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,8 +106,10 @@ def row_bytes(spec: EnvSpec, with_values: bool = False) -> int:
     return sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in row_spec(spec, with_values).values())
 
 
-def open_storage(spec: EnvSpec, streams: StreamLayout, folder: Path, with_values: bool = False) -> LazyMemmapStorage:
-    """Create a storage of `streams.rows` rows in `folder`, and allocate all of its disk space.
+def open_storage(
+    spec: EnvSpec, streams: StreamLayout, folder: Path, with_values: bool = False, workers: Sequence[int] | None = None
+) -> LazyMemmapStorage:
+    """Create a storage of `streams.rows` rows in `folder`, and allocate the disk space of these workers (None: of all).
 
     Without that, a worker that writes a row would be killed by SIGBUS if the disk was full.
 
@@ -122,7 +125,9 @@ def open_storage(spec: EnvSpec, streams: StreamLayout, folder: Path, with_values
         for column in storage._storage.values():
             with open(column.filename, "r+b") as file:
                 os.fchmod(file.fileno(), 0o600)
-                os.posix_fallocate(file.fileno(), 0, column.nbytes)
+                part = column.nbytes // streams.num_workers
+                for worker in range(streams.num_workers) if workers is None else workers:
+                    os.posix_fallocate(file.fileno(), worker * part, part)
     except (OSError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) else os.strerror(errno.ENOSPC)
         if str(reason) not in str(error):  # torch reports errors of files, and others, as RuntimeError without an errno

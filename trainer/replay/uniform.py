@@ -21,24 +21,26 @@ class StreamSampler(Sampler):
         seed: of the draws.
         oldest: int64 [S], time of the oldest row of each stream in a resumed run; shared.
         final: the column of this name, bool [rows]: rows that start no transition; None: there are none.
+        block: rows of a stream that its writer may be overwriting at a time.
     """
 
     prioritized = False
 
     def __init__(
         self, cursor: np.ndarray, streams: StreamLayout, ahead: int = 1, behind: int = 0, seed: int = 0,
-        oldest: np.ndarray | None = None, final: np.ndarray | None = None,
+        oldest: np.ndarray | None = None, final: np.ndarray | None = None, block: int = 1,
     ) -> None:  # fmt: skip
         super().__init__()
         self.cursor, self.streams, self.ahead, self.behind = cursor, streams, ahead, behind
-        self.rng, self._final = np.random.default_rng(seed), final
+        self.rng, self._final, self._block = np.random.default_rng(seed), final, block
         self.oldest = np.zeros(streams.num_streams, np.int64) if oldest is None else oldest
 
     def whole(self) -> tuple[np.ndarray, np.ndarray]:
         """For each stream the times [begin, end) at which a transition can start now, int64 [S] each."""
         cursor = self.cursor.copy()
-        # + 1, as the worker may be writing over the oldest row of a full ring; `behind` more for frame stacks.
-        begin = np.where(cursor >= self.streams.ring, cursor - self.streams.ring + 1 + self.behind, 0)
+        # The writer may be writing over the oldest block of a full ring; `behind` more for frame stacks.
+        safe = cursor - self.streams.ring + self._block
+        begin = np.where(safe > 0, safe + self.behind, 0)
         begin = np.maximum(begin, self.oldest + self.behind * (self.oldest > 0))
         return begin, np.maximum(begin, cursor - self.ahead)
 
@@ -70,7 +72,7 @@ class StreamSampler(Sampler):
 
     def intact(self, stream: np.ndarray, time: np.ndarray) -> np.ndarray:
         """Whether the rows of transitions are not overwritten yet, bool [count]."""
-        return np.maximum(time - self.behind, 0) > self.cursor[stream] - self.streams.ring
+        return np.maximum(time - self.behind, 0) >= self.cursor[stream] - self.streams.ring + self._block
 
     def sample(self, storage, batch_size: int) -> tuple[Tensor, dict]:
         """Draw as TorchRL's samplers: rows of the storage, and their (stream, time)."""

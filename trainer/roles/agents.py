@@ -61,8 +61,18 @@ class AgentPlan:
     seed: int
 
 
-def plan_agents(config: Config, world: Sequence[tuple[str, EnvSpec]], run_dir: Path, scratch: Path) -> list[AgentPlan]:
+def plan_agents(
+    config: Config, world: Sequence[tuple[str, EnvSpec]], run_dir: Path, scratch: Path,
+    workers: Sequence[int] | None = None,
+) -> list[AgentPlan]:  # fmt: skip
     """A plan for each agent of a world, with empty boards and an empty replay in `scratch`.
+
+    Args:
+        config: of the run.
+        world: names and specs of the agents.
+        run_dir: the run folder.
+        scratch: folder of the replay.
+        workers: whose rows the replay has disk space for; None: of all.
 
     Raises:
         ConfigError: a key of `agents` names an agent, or a key of its own, that there is not.
@@ -79,9 +89,9 @@ def plan_agents(config: Config, world: Sequence[tuple[str, EnvSpec]], run_dir: P
         )
     configs = [agent_config(config, name) for name in names]  # all of them can be, before anything is made
     if len(world) == 1:
-        return _plans(names, configs, [world[0][1]], [run_dir], [scratch])
+        return _plans(names, configs, [world[0][1]], [run_dir], [scratch], workers)
     folders = [RunFolder(run_dir).agents / name for name in names]
-    return _plans(names, configs, [spec for _, spec in world], folders, [scratch / name for name in names])
+    return _plans(names, configs, [spec for _, spec in world], folders, [scratch / name for name in names], workers)
 
 
 def plan_local_agents(
@@ -109,7 +119,7 @@ def plan_local_agents(
 
 def _plans(
     names: Sequence[str], configs: Sequence[Config], specs: Sequence[EnvSpec], folders: Sequence[Path],
-    scratch: Sequence[Path],
+    scratch: Sequence[Path], workers: Sequence[int] | None = None,
 ) -> list[AgentPlan]:  # fmt: skip
     """Plans with empty boards and, in `scratch`, empty replays; what is kept of the agents goes into `folders`."""
     streams = [streams_of(config) for config in configs]
@@ -133,7 +143,7 @@ def _plans(
             streams=streams[i],
             board=boards[i],
             weights=weights[i],
-            storage=open_storage(specs[i], streams[i], scratch[i], wants_values(configs[i])),
+            storage=open_storage(specs[i], streams[i], scratch[i], wants_values(configs[i]), workers),
             folder=folders[i] / "checkpoints",
             seed=seeds.of_agent(configs[i].seed, i),
         )

@@ -1,0 +1,217 @@
+"""The link to collectors on other machines: a sink and two nodes in one process, grants, and the block's distance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Listener
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_replay_processes import GAMMA, RICH, wrong
+from torch import Tensor
+
+from trainer import envs
+from trainer.cluster.exchange import BLOCK, Orders, receive, send
+from trainer.cluster.grants import grant
+from trainer.cluster.sink import OutOfOrder, Sink
+from trainer.cluster.source import Source, plan_node
+from trainer.config.fields import ConfigError
+from trainer.config.sections import Config
+from trainer.envs.counting import decode_image, episode_length
+from trainer.host.seeds import SEEDS_PER_START
+from trainer.learning.feed import flat
+from trainer.memory.boards import ControlBoard
+from trainer.replay.buffer import open_replay
+from trainer.replay.on_disk import ReplayCopy
+from trainer.replay.streams import StreamLayout
+from trainer.replay.uniform import StreamSampler
+from trainer.roles.agents import end_episodes, plan_agents
+from trainer.roles.rollout import CollectorPlan
+from trainer.training.playing import LocalCollectors
+
+RING = 4 * BLOCK
+WORKERS, ENVS, N_STEP = 2, 8, 3
+
+
+class Link:
+    """Two nodes with a worker each, and the learner's sink, in this process."""
+
+    def __init__(self, config: Config) -> None:
+        folder, world = Path(config.run_dir), envs.describe_world(config.env)
+        self.plan = plan_agents(config, world, folder / "run", folder / "scratch")[0]
+        self.control, self.world, self.folder, self.config = ControlBoard(WORKERS), world, folder, config
+        self.sink, self.starts, self.nodes = Sink(self.plan, self.control), [0, 0], {}
+        for worker in range(WORKERS):
+            self.join(worker)
+
+    def join(self, worker: int) -> None:
+        """A node that takes the place of the one before."""
+        standing = self.sink.attach([worker], [self.starts[worker]])
+        plan = plan_node(self.config, self.world, self.folder / f"{worker}_{self.starts[worker]}", [worker])
+        control = ControlBoard(WORKERS)
+        source, self.number = Source(plan, control, standing), 0
+        players = LocalCollectors([CollectorPlan(plan.config, (plan,), worker, self.starts[worker])], control, print)
+        players.start()
+        self.nodes[worker] = source, players
+
+    def restart(self, worker: int) -> None:
+        """Let another worker take the place of one on its node."""
+        source, players = self.nodes[worker]
+        (plan,) = players.plans
+        end_episodes(plan.agents, worker)
+        self.starts[worker] += 1
+        players.plans = [replace(plan, start=self.starts[worker])]
+        players.close()
+        source.replaced({worker: self.starts[worker]})
+        players.start()
+
+    def exchange(self, worker: int, steps: int) -> Any:
+        """Let the worker make vector steps as far as its limit allows, and report them."""
+        source, players = self.nodes[worker]
+        frames = self.plan.board.frames
+        source.obey(Orders(0, 10**9, int(frames.sum() - frames[worker]), 0, 0, 1))
+        (rollout,) = players.rollouts
+        for _ in range(steps):
+            so_far = rollout.agents[0].link.frames()
+            if rollout.agents[0].link.may_collect(so_far):
+                rollout.step([so_far])
+        return source.report(0)
+
+
+@pytest.fixture
+def link(small_config: Callable[..., Config]) -> Link:
+    return Link(
+        small_config(
+            env={"kwargs": RICH, "frame_stack": 4}, algorithm={"gamma": GAMMA, "n_step": N_STEP},
+            collector={"num_workers": WORKERS, "envs_per_worker": ENVS},
+            replay={"capacity_frames": WORKERS * ENVS * RING},
+        )
+    )  # fmt: skip
+
+
+def cut_by_a_loss(batch: dict[Any, Tensor]) -> np.ndarray:
+    """Check all rows of a batch; returns which of them end where a worker was lost, bool [B]."""
+    now = decode_image(batch["observation"].numpy())[:, -1]
+    stream, episode, step, _ = now.T
+    assert (stream % SEEDS_PER_START == batch["stream"].numpy()).all()  # a restarted worker has other seeds
+    ends = step + batch["steps_to_next_obs"][:, 0].numpy() == episode_length(stream, episode, max_length=9)
+    lost = batch["next", "truncated"][:, 0].numpy() & ~ends
+    rows = {key: value[None] for key, value in {**batch, "stream": torch.from_numpy(stream)}.items()}
+    assert not (wrong(rows, N_STEP, 4, RICH) & ~lost).any()
+    return lost
+
+
+def test_no_row_that_came_over_the_link_is_wrong_while_workers_and_nodes_are_replaced(link: Link):
+    plan, rng, cut, closings = link.plan, np.random.default_rng(1), set(), 0
+    replay = open_replay(
+        plan.spec, plan.storage, plan.streams, plan.board.cursor, plan.board.oldest, plan.config.algorithm,
+        plan.config.replay, 512, 0, block=BLOCK,
+    )  # fmt: skip
+    for turn in range(400):
+        worker = turn % WORKERS
+        if turn % 40 == 11:
+            link.restart(worker)
+            closings += 1
+        if turn % 80 == 50:
+            link.sink.detach([worker])
+            link.starts[worker] += 1
+            link.join(worker)
+            closings += 1
+        link.sink.write(link.exchange(worker, int(rng.integers(1, BLOCK))))
+        batch = flat(replay.sample(512))  # 204,800 rows in all
+        lost = cut_by_a_loss(batch)
+        cut |= set(zip(batch["stream"][lost].tolist(), batch["time"][lost].tolist(), strict=True))
+    assert closings == 15
+    assert 0 < len(cut) <= closings * ENVS * N_STEP
+    assert (plan.board.cursor > 15 * RING).all()
+    final = plan.storage._storage["final"].numpy().mean()
+    assert plan.board.frames.sum() == pytest.approx((1 - final) * plan.board.cursor.sum(), rel=0.05)
+
+
+def test_a_block_that_does_not_follow_the_last_one_is_refused_before_a_row_is_written(link: Link):
+    report = link.exchange(0, 5)
+    link.sink.write(report)
+    with pytest.raises(OutOfOrder, match="worker 0 begin at 0 in place of 5"):
+        link.sink.write(report)
+    assert link.plan.board.cursor[:ENVS].tolist() == [5] * ENVS
+    assert link.plan.board.episodes_done[0] == report.blocks[0].episodes_done
+
+
+def test_a_replay_of_less_than_four_blocks_is_refused(link: Link):
+    short = replace(link.plan, streams=StreamLayout(WORKERS, ENVS, RING - 1))
+    with pytest.raises(ConfigError, match="set replay.capacity_frames=2048 or more"):
+        Sink(short, link.control)
+
+
+def test_a_report_crosses_an_authenticated_socket_and_a_stranger_does_not(link: Link):
+    report, key = link.exchange(0, 7), b"key of this run"
+    with Listener(("127.0.0.1", 0), authkey=key) as listener, ThreadPoolExecutor(1) as beside:
+        for theirs in (b"another key", key):
+            calling = beside.submit(Client, listener.address, authkey=theirs)
+            if theirs != key:
+                with pytest.raises(AuthenticationError):
+                    listener.accept()
+                assert isinstance(calling.exception(30), AuthenticationError)
+                continue
+            with listener.accept() as here, calling.result(30) as there:
+                sent = beside.submit(send, there, report)
+                got = receive(here)
+                assert sent.result(30) >= sum(column.nbytes for column in report.columns.values())
+    assert got.columns.keys() == report.columns.keys()
+    assert all((got.columns[name] == column).all() for name, column in report.columns.items())
+    assert got.blocks[0].count == 7
+    assert got.blocks[1:] == []
+    link.sink.write(got)
+    assert link.plan.board.cursor[:ENVS].tolist() == [7] * ENVS
+
+
+def test_a_worker_waits_before_its_ring_overwrites_rows_that_are_not_reported(link: Link):
+    source, _ = link.nodes[0]
+    link.exchange(0, 5_000)  # reports a block, the ring holds 512 steps
+    assert source.pending() <= 512 - BLOCK
+    before = source.pending()
+    link.exchange(0, 0)
+    assert source.pending() == before - BLOCK
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_grants_of_all_nodes_stay_within_the_limit_and_use_all_of_it(seed: int):
+    rng = np.random.default_rng(seed)
+    nodes = list(range(int(rng.integers(1, 6))))
+    collected, granted = dict.fromkeys(nodes, 0), dict.fromkeys(nodes, 0)
+    limit = lost = 0
+    for _ in range(2_000):
+        limit += int(rng.integers(0, 50))
+        node = int(rng.choice(nodes))
+        granted[node] = grant(node, limit, lost + sum(collected.values()), collected, granted, 64)
+        assert lost + sum(granted.values()) <= limit
+        assert granted[node] - collected[node] <= 64
+        other = int(rng.choice(nodes))
+        collected[other] += int(rng.integers(0, granted[other] - collected[other] + 1))
+        if rng.random() < 0.01:  # a lost node gives back what it has not collected
+            lost += collected[other]
+            collected[other] = granted[other] = 0
+    while lost + sum(collected.values()) < limit:
+        for node in nodes:
+            granted[node] = grant(node, limit, lost + sum(collected.values()), collected, granted, 64)
+            collected[node] = granted[node]
+    assert lost + sum(collected.values()) == limit
+
+
+@pytest.mark.parametrize(("block", "first"), [(1, 41), (8, 48)])
+def test_draws_keep_a_blocks_distance_from_the_writer(block: int, first: int, tmp_path, link: Link):
+    cursor = np.array([100])
+    sampler = StreamSampler(cursor, StreamLayout(1, 1, 60), block=block)
+    begin, end = sampler.whole()
+    assert (begin[0], end[0]) == (first, 99)
+    assert sampler.intact(np.array([0, 0]), np.array([first - 1, first])).tolist() == [False, True]
+
+    link.plan.board.cursor[:] = 3 * RING
+    copy = ReplayCopy(tmp_path / "copy", link.plan.storage, link.plan.streams, link.plan.board.cursor, block=block)
+    assert copy.save()["first"] == [2 * RING + block] * WORKERS
