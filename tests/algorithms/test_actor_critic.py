@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
 from trainer.acting.policies import greedy_policy
 from trainer.algorithms import build
+from trainer.algorithms.actor_critic import ActorCriticLoss
+from trainer.algorithms.targets import best
 from trainer.config.algorithms import ALGORITHMS, ActorCriticConfig, AnyAlgorithmConfig, section_of
 from trainer.config.sections import LearnerConfig
 from trainer.envs import BoxAction, DiscreteAction, EnvSpec, Leaf
@@ -118,6 +121,22 @@ def test_updates_draw_from_a_generator_that_nothing_else_uses(name: str) -> None
     one.update(batch)
     third.update(batch)
     assert all(torch.equal(a, b) for a, b in zip(one.trained, third.trained, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_critics_value_the_actions_of_an_evaluation(name: str) -> None:
+    """The mean over greedy actions is the diagnostics' `q_mean`."""
+    learner, batch = made(name, spec_of(name), "eager"), next(batches(spec_of(name), 32))
+    learner.update(batch)
+    loss, values = cast(ActorCriticLoss, learner.algorithm.loss), learner.algorithm.action_values
+    seen = {"observation": batch["observation"]}
+    action = loss.actor(learner.weights, TensorDict(seen, [32]), "forward")
+    if ALGORITHMS[name].actions != "box":
+        action = best(action, batch["action_mask"])
+    assert values is not None
+    q = values.of(learner.groups[values.group], {**seen, "action": action})
+    assert q.shape == (32,)
+    assert q.mean().item() == pytest.approx(learner.algorithm.diagnose(batch)["q_mean"], abs=1e-6)
 
 
 def bandit(spec: EnvSpec, size: int) -> Iterator[Batch]:

@@ -23,7 +23,7 @@ from trainer.memory.boards import STOP, AgentBoard, ControlBoard
 from trainer.memory.weights import WeightsBoard, flatten_parameters
 from trainer.replay.streams import worker_rows
 from trainer.roles.agents import plan_agents
-from trainer.roles.rollout import CollectorPlan, Rollout
+from trainer.roles.rollout import CollectorPlan, Rollout, pause
 from trainer.roles.shared_memory import SharedMemoryLink
 
 Streams = list[dict[str, np.ndarray]]  # of each sub-environment: columns [transitions, ...] in time order
@@ -172,6 +172,11 @@ def test_round_has_its_frames_or_its_episodes(
         else:
             # The vector step that ends the last of them may end others too.
             assert episodes <= board.episodes_done[0] - before < episodes + 4
+
+
+@pytest.mark.parametrize(("waited_s", "pause_s"), [(0.0, 0.0002), (0.0008, 0.0002), (0.004, 0.001), (1.0, 0.002)])
+def test_a_worker_looks_less_often_the_longer_it_waits(waited_s: float, pause_s: float) -> None:
+    assert pause(waited_s) == pytest.approx(pause_s)
 
 
 def test_newest_weights_are_acted_by(small_config: Callable[..., Config], tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import Tensor, nn
 from torchrl.objectives import LossModule
 
-from trainer.algorithms.algorithm import Group, Part
+from trainer.algorithms.algorithm import ActionValues, Group, Part
 from trainer.algorithms.diagnostics import DORMANT, activity
 from trainer.algorithms.targets import discounts
 from trainer.config.algorithms import ActorCriticConfig
@@ -118,6 +118,15 @@ def groups_of(
     """The groups of actor and critics; `buffers` are those of the critics that updates write."""
     found = (Group(ACTOR, learning_rate=config.actor_learning_rate), Group(CRITICS, buffers=buffers))
     return tuple(replace(group, target=f"target_{group.name}" if group.name in targets else None) for group in found)
+
+
+def action_values(loss: ActorCriticLoss, judge: Callable[[Tensor], Tensor]) -> ActionValues:
+    """Values of actions in a box by the critics; `judge` takes their outputs [n, B, K] to values [B]."""
+
+    def of(weights: TensorDictBase, seen: Mapping[str, Tensor]) -> Tensor:
+        return judge(loss.q(weights, seen, loss.scaled(seen["action"])))
+
+    return ActionValues(CRITICS, of)
 
 
 @torch.no_grad()

@@ -107,6 +107,20 @@ class TargetUpdates:
 
 
 @dataclass(frozen=True)
+class ActionValues:
+    """Values of actions by critics, whose weights those who act do not get.
+
+    Args:
+        group: name of the group of the critics.
+        of: `of(weights, seen)`: values float [B] of `seen["action"]`, [B, *shape], at the leaves in `seen`, [B, ...],
+            by weights of that group.
+    """
+
+    group: str
+    of: Callable[[TensorDictBase, Mapping[str, Tensor]], Tensor]
+
+
+@dataclass(frozen=True)
 class Algorithm:
     """An algorithm as values; the training loop contains nothing of any algorithm.
 
@@ -123,6 +137,7 @@ class Algorithm:
         first_priority: `first_priority(R, gamma^m (1 - terminated), max Q(s'), Q(s, a))`, float [n] each: the priority
             of new rows by the values that the collectors acted by. None: these values do not determine it, and
             `trainer.config.consistency` refuses `replay.initial_priority=collector`.
+        action_values: of the critics, for evaluations; None: the network that acts gives values.
     """
 
     network: nn.Module
@@ -135,6 +150,7 @@ class Algorithm:
     acts: str
     diagnose: Callable[[Mapping[Any, Tensor]], dict[str, float]]
     first_priority: FirstPriority | None = None
+    action_values: ActionValues | None = None
 
     @property
     def targets(self) -> dict[str, str]:

@@ -108,6 +108,7 @@ def soft_actor_critic(
     return Algorithm(
         actor, loss.policy, GAUSSIAN, loss, groups, phases, target_updates_of(config), ACTOR,
         partial(actor_critic.diagnose, loss, judgement.value),
+        action_values=actor_critic.action_values(loss, judgement.value),
     )  # fmt: skip
 
 

@@ -23,7 +23,16 @@ from trainer.acting.acting import Acting, noise_of_logits, sampled_action
 from trainer.acting.exploration import AsChosen
 from trainer.algorithms import actor_critic
 from trainer.algorithms.actor_critic import ACTOR, CRITICS, TEMPERATURE, ActorCriticLoss
-from trainer.algorithms.algorithm import Algorithm, Evaluation, Group, Groups, Part, Phase, target_updates_of
+from trainer.algorithms.algorithm import (
+    ActionValues,
+    Algorithm,
+    Evaluation,
+    Group,
+    Groups,
+    Part,
+    Phase,
+    target_updates_of,
+)
 from trainer.algorithms.sac import temperature
 from trainer.algorithms.targets import best
 from trainer.config.algorithms import EntropyConfig
@@ -50,6 +59,7 @@ def build(config: EntropyConfig, learner: LearnerConfig, spec: EnvSpec) -> Algor
     return Algorithm(
         actor, loss.policy, Acting(sampled_action, noise_of_logits, AsChosen), loss, groups,
         (Phase((of_critics, of_actor)),), target_updates_of(config), ACTOR, partial(diagnose, loss),
+        action_values=ActionValues(CRITICS, partial(value, loss)),
     )  # fmt: skip
 
 
@@ -97,6 +107,11 @@ def policy(logits: Tensor, seen: TensorDictBase) -> tuple[Tensor, Tensor]:
     # A large number in place of infinity, whose gradient would be NaN.
     log_share = logits.masked_fill(~mask, torch.finfo(logits.dtype).min).log_softmax(-1)
     return log_share.exp(), log_share.masked_fill(~mask, 0.0)
+
+
+def value(loss: ActorCriticLoss, weights: TensorDictBase, seen: Mapping[str, Tensor]) -> Tensor:
+    """The least of the critics' values of numbered actions, float [B]; see `ActionValues`."""
+    return loss.q(weights, seen, None).amin(0).gather(-1, seen["action"][:, None]).squeeze(-1)
 
 
 @torch.no_grad()

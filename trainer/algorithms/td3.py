@@ -43,7 +43,7 @@ def build(config: TD3Config, learner: LearnerConfig, spec: EnvSpec) -> Algorithm
         actor, loss.policy, Acting(point_in_box, no_noise, explorer), loss,
         actor_critic.groups_of(config, (ACTOR, CRITICS)),
         (Phase((of_critics,)), Phase((of_actor,), config.policy_delay)), TargetUpdates(every, config.target_tau), ACTOR,
-        partial(actor_critic.diagnose, loss, first),
+        partial(actor_critic.diagnose, loss, first), action_values=actor_critic.action_values(loss, first),
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from trainer.host import seeds
 from trainer.host.errors import error_text
 from trainer.memory.pulse import FILMING, signs_of
 from trainer.roles import child, filming
-from trainer.roles.greedy import Episodes, Players, evaluate, info_means
+from trainer.roles.greedy import Beginning, Episodes, Players, evaluate, info_means
 from trainer.roles.policies import header_of, save_policy
 from trainer.run_folder import manifest
 from trainer.run_folder.checkpoint import best_policy, whole
@@ -39,7 +39,7 @@ from trainer.selfplay.opponents import opponents_of_evaluation
 from trainer.telemetry.trace import all_of, open_trace, save_or_say
 
 IDLE_S = 0.5  # most seconds between two signs of life of an evaluator that waits for a request
-PARTS = ("returns", "lengths", "predicted", "discounted")  # of `Episodes`
+PARTS = ("returns", "lengths", "predicted", "discounted", "begun")  # of `Episodes`
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,9 @@ class Evaluation:
         lengths: steps of each episode.
         seconds: wall time that it took.
         taken_at: `time.monotonic()` when the weights were taken.
-        predicted: value of the first action of each episode, as the network saw it.
+        predicted: value of the first action of each episode, as the network saw it; NaN of an actor.
         discounted: return that came of it, discounted, with rewards as they are trained on.
+        begun: how each episode of an actor began, until the learner's critics have judged it; else None.
         best: whether no mean before was above its.
         problem: why the best policy could not be kept.
         cut: of the episodes those that had not ended at `evaluator.max_episode_steps`.
@@ -73,6 +74,7 @@ class Evaluation:
     taken_at: float
     predicted: list[float]
     discounted: list[float]
+    begun: list[Beginning | None] = field(default_factory=list)
     best: bool = False
     problem: str = ""
     cut: int = 0
@@ -153,9 +155,9 @@ class Judge:
             except OSError as error:
                 problem = str(error)
         by_agent = dict(zip(self._world.agents, (float(np.mean(episodes.returns)) for episodes in played), strict=True))
-        returns, lengths, predicted, discounted = joint
+        returns, lengths, predicted, discounted, begun = joint
         return Evaluation(
-            frames, returns, lengths, time.monotonic() - start, taken_at, predicted, discounted, best,
+            frames, returns, lengths, time.monotonic() - start, taken_at, predicted, discounted, begun, best,
             problem, sum(episodes.cut for episodes in played), self._config.evaluator.episodes * len(played),
             by_agent if len(played) > 1 else {}, info_means(played),
         )  # fmt: skip

@@ -63,6 +63,21 @@ class Players:
         return returns if scale is None else returns / float(scale)
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """How an episode began, for critics that the player does not have.
+
+    Args:
+        agent: its number.
+        seen: leaves of the first observation, [...] each.
+        action: the first one, [*shape].
+    """
+
+    agent: int
+    seen: list[np.ndarray]
+    action: np.ndarray
+
+
 @dataclass
 class Episodes:
     """What greedy episodes brought, a number for each; see `trainer.roles.evaluator.Evaluation`."""
@@ -71,6 +86,7 @@ class Episodes:
     lengths: list[int] = field(default_factory=list)
     predicted: list[float] = field(default_factory=list)
     discounted: list[float] = field(default_factory=list)
+    begun: list[Beginning | None] = field(default_factory=list)  # of agents whose networks predict nothing
     info: dict[str, list[float]] = field(default_factory=dict)  # scalars of `info` at the ends, by name
     cut: int = 0  # that had not ended at evaluator.max_episode_steps
 
@@ -159,13 +175,17 @@ class _AgentEpisodes:
         self.left = np.array([len(range(i, episodes, n)) for i in range(n)])
         self.total, self.steps = np.zeros(n), np.zeros(n, np.int64)
         self.discounted, self.predicted = np.zeros(n), np.zeros(n)
+        self.begun: list[Beginning | None] = [None] * n
         self.act: Policy
 
     def choose(self, players: Players, observation: Observation, present: np.ndarray) -> np.ndarray:
-        action, values = self.act(self.stacks.seen(observation), observation.get("action_mask"))
+        seen = self.stacks.seen(observation)
+        action, values = self.act(seen, observation.get("action_mask"))
         first = (self.steps == 0) & present
         if first.any():
             self.predicted[first] = players.as_return(self.agent, values.max(1))[first]
+            for i in np.flatnonzero(first & np.isnan(self.predicted)):
+                self.begun[i] = Beginning(self.agent, [leaf[i].copy() for leaf in seen], action[i].copy())
         return action
 
     def take(self, step: Step, raw_reward: np.ndarray, acted: np.ndarray, fresh: np.ndarray) -> None:
@@ -180,6 +200,7 @@ class _AgentEpisodes:
             self.played.lengths.append(int(self.steps[i]))
             self.played.predicted.append(float(self.predicted[i]))
             self.played.discounted.append(float(self.discounted[i]))
+            self.played.begun.append(self.begun[i])
             for name, value in scalars_of(self.info_of(int(i)), self.info_keys).items():
                 self.played.info.setdefault(name, []).append(value)
             self.left[i] = self.left[i] - 1 if ended[i] else 0  # one that does not end has no next

@@ -12,11 +12,12 @@ Stops when: it has made the updates that it was asked for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,6 +35,7 @@ from trainer.replay.buffer import open_replay
 from trainer.replay.on_disk import ReplayCopy
 from trainer.replay.priorities import moved
 from trainer.roles.agents import AgentPlan
+from trainer.roles.greedy import Beginning
 from trainer.run_folder import checkpoint
 from trainer.telemetry.trace import NoTrace, Trace, all_of
 
@@ -150,6 +152,29 @@ class Learner:
     def flat(self) -> Tensor:
         """A copy of the present weights, float32 [numel] on the CPU, in the boards' order."""
         return flat_weights(self.normalization.published(self.updater.weights))
+
+    def critics(self) -> Callable[[list[Beginning]], list[float]] | None:
+        """The critics with a copy of their present weights, which say what beginnings of episodes are worth.
+
+        Returns:
+            None where the network that acts gives values.
+        """
+        values = self.updater.algorithm.action_values
+        if values is None:
+            return None
+        of = values.of
+        weights = self.normalization.published(self.updater.groups[values.group]).clone()
+        returns, device = self.normalization.returns, self.updater.device
+        scale = 1.0 if returns is None else float(returns.scale[0])
+        names = [*(leaf.name for leaf in self.plan.spec.leaves), "action"]
+
+        @torch.no_grad()
+        def judge(begun: list[Beginning]) -> list[float]:
+            rows = zip(*[(*one.seen, one.action) for one in begun], strict=True)
+            seen = {name: torch.from_numpy(np.stack(row)).to(device) for name, row in zip(names, rows, strict=True)}
+            return [value / scale for value in of(weights, seen).tolist()]
+
+        return judge
 
     def begin_with(self, flat: Tensor) -> None:
         """Take the weights of a policy, float32 [numel], and its statistics."""

@@ -29,7 +29,7 @@ from trainer.run_folder import checkpoint
 from trainer.selfplay.opponents import Seating, against_nobody
 from trainer.telemetry.trace import all_of, open_trace, save_or_say
 
-WAIT_S = 2e-4  # sleep of a waiting worker
+WAIT_S, LONGEST_WAIT_S = 2e-4, 2e-3  # shortest and longest sleep of a waiting worker
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,7 @@ class Rollout:
         self.trace = open_trace(plan.config, "collector", str(plan.worker))
         names = all_of([agent.name for agent in plan.agents])
         self._sleep = self.trace.waiting(time.sleep, "wait", names)
+        self._waited_s = 0.0  # since the last vector step
         self._clock = self.trace.clock
         self._chain, self._record = self.trace.chain("write", "inference", "env step", "write", agent=names)
 
@@ -200,6 +201,7 @@ class Rollout:
         for agent, step, present, reward in zip(self.agents, steps, world.present, world.raw_rewards, strict=True):
             agent.conclude(step, present, reward)
         self.link.alive()
+        self._waited_s = 0.0
         self._record((self._chain, start, seen, chosen, stepped, clock()))
 
     def _choose(self, frames: Sequence[int]) -> list[np.ndarray]:
@@ -262,8 +264,15 @@ class Rollout:
 
     def _wait(self) -> None:
         start = time.monotonic()
-        self._sleep(WAIT_S)
-        self.link.waited(time.monotonic() - start)
+        self._sleep(pause(self._waited_s))
+        seconds = time.monotonic() - start
+        self._waited_s += seconds
+        self.link.waited(seconds)
+
+
+def pause(waited_s: float) -> float:
+    """Seconds to sleep after a worker has waited for so long: a quarter of it, as a long update needs few looks."""
+    return min(LONGEST_WAIT_S, max(WAIT_S, waited_s / 4))
 
 
 def close_world(world: Any) -> str:

@@ -69,6 +69,28 @@ class Videos:
         return evaluation
 
 
+class Critics:
+    """The critics of the agents that learn in this process, with weights of the moment at which it is made.
+
+    Args:
+        learners: whose weights are evaluated.
+    """
+
+    def __init__(self, learners: Learners) -> None:
+        local = {learner.plan.number: learner for learner in learners.local}
+        self._of = [local[plan.number].critics() if plan.number in local else None for plan in learners.acting]
+
+    def judged(self, evaluation: Evaluation) -> Evaluation:
+        """The evaluation with the critics' values of the first actions; NaN of an agent that learns elsewhere."""
+        predicted = list(evaluation.predicted)
+        for number, judge in enumerate(self._of):
+            mine = {i: one for i, one in enumerate(evaluation.begun) if one is not None and one.agent == number}
+            if judge is not None and mine:
+                for i, value in zip(mine, judge(list(mine.values())), strict=True):
+                    predicted[i] = value
+        return replace(evaluation, predicted=predicted, begun=[])
+
+
 class RemoteEvaluator:
     """The evaluator in a process of its own; if it dies during an evaluation, the restarted one repeats it.
 
@@ -85,6 +107,7 @@ class RemoteEvaluator:
         self._answer: Evaluation | None = None
         self._videos, self._died_filming = Videos(config.evaluator.video_every), False
         self._piped: Piped | None = None
+        self._critics: Critics  # with the weights that are evaluated
         self._weights, self._pulse = torch.empty(0), new_pulse()
         what = f"{min(config.evaluator.num_envs, config.evaluator.episodes)} x {config.env.id}"
         self.supervised = supervisor.add(
@@ -128,6 +151,7 @@ class RemoteEvaluator:
         if self._busy or not self._wanted or self._piped is None:
             return
         self._weights.copy_(self._learners.flat())
+        self._critics = Critics(self._learners)
         self._busy, self._wanted = True, False
         filmed = self._videos.due() and not self._died_filming
         # The frames of now, not those at the request, which may be long ago.
@@ -138,7 +162,7 @@ class RemoteEvaluator:
             return answer
         if self._died_filming:
             answer, self._died_filming = replace(answer, no_video="the evaluator died or hung as it drew"), False
-        self._answer = self._videos.look(answer)
+        self._answer = self._critics.judged(self._videos.look(answer))
         return ""
 
     def poll(self) -> Evaluation | None:
@@ -193,10 +217,13 @@ class LocalEvaluator:
     def request(self) -> None:
         """Evaluate the present weights at once."""
         flat: Tensor = self._learners.flat()
+        critics = Critics(self._learners)
         with seeds.apart({}):
             self._result = self._judges[0].evaluate(flat, self._learners.total_frames(), time.monotonic())
             if self._videos.due() and self._result is not None:
                 self._result = self._videos.look(self._judges[0].film(self._result))
+        if self._result is not None:
+            self._result = critics.judged(self._result)
 
     def poll(self) -> Evaluation | None:
         """See `Evaluator`."""
