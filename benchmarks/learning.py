@@ -51,6 +51,7 @@ NUMBERED: dict[str, tuple[str, ...]] = {  # for tasks with numbered actions
 BOX: dict[str, tuple[str, ...]] = {  # for tasks whose actions are points in a box
     "sac": ("algorithm=sac",),
     "td3": ("algorithm=td3",),
+    "tqc": ("algorithm=tqc",),
 }
 ALGORITHMS = {**NUMBERED, **BOX}
 
@@ -129,7 +130,16 @@ TASKS = (
             ("Breakout", 9.2), ("Asterix", 7.3), ("Freeway", 47.9), ("Seaquest", 1.0), ("SpaceInvaders", 33.0)
         )
     ),
-    Task("Pendulum-v1", ("preset=pendulum",), -150, "rl-zoo3 TD3 -152, SAC -157", tuple(BOX)),
+    Task("Pendulum-v1", ("preset=pendulum",), -150, "rl-zoo3 TD3 -152, SAC -157", ("sac", "td3")),
+    Task("MountainCarContinuous-v0", ("preset=mountaincar_continuous",), 94, "rl-zoo3 SAC 94.7", ("td3",)),
+    Task(
+        "LunarLander-v3, continuous", ("preset=lunarlander_continuous",), 270,
+        "rl-zoo3 TD3 207 at 300k, SAC 260 and TQC 278 at 500k", ("sac", "tqc"),
+    ),
+    Task("BipedalWalker-v3", ("preset=bipedalwalker",), 310, "rl-zoo3 SAC 298, TQC 330", ("sac", "tqc")),
+    Task(
+        "HalfCheetah-v5", ("preset=halfcheetah",), 10_500, "rl-zoo3 SAC 9,535, TD3 9,656, TQC 12,090 (v3)", ("tqc",), 3
+    ),
 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Stable-Baselines3's part of `benchmarks.agreement`: it makes the updates on the given weights, batches and noise.
 
     PYTHON_WITH_SB3 -m benchmarks.peer_agreement FILE
-    PYTHON_WITH_SB3 -m benchmarks.peer_agreement --serve sac
+    PYTHON_WITH_SB3 -m benchmarks.peer_agreement --serve sac 1
 
 It imports nothing of the trainer. FILE has what is given, and takes the weights afterwards. The second one is its part
 of `benchmarks.continuous`.
@@ -77,10 +77,20 @@ def taken(model: Any) -> dict[str, list[list[torch.Tensor]]]:
     return found
 
 
-def serve(name: str) -> None:
-    """Updates per second, for each number of seconds on standard input."""
-    torch.set_num_threads(1)
-    model = {"sac": SAC, "td3": TD3}[name]("MlpPolicy", Made(17, 6), batch_size=256, device="cpu")
+def kind_of(name: str) -> Any:
+    """The class of an algorithm; TQC and CrossQ are of sb3-contrib."""
+    if name in ("sac", "td3"):
+        return {"sac": SAC, "td3": TD3}[name]
+    import sb3_contrib
+
+    return {"tqc": sb3_contrib.TQC, "crossq": sb3_contrib.CrossQ}[name]
+
+
+def serve(name: str, threads: int) -> None:
+    """Updates per second on so many threads, for each number of seconds on standard input."""
+    torch.set_num_threads(threads)
+    more = {"policy_kwargs": {"net_arch": [256, 256]}}  # CrossQ's default has wider critics
+    model = kind_of(name)("MlpPolicy", Made(17, 6), batch_size=256, device="cpu", **more)
     model.set_logger(SimpleNamespace(record=lambda *args, **kwargs: None))
     batch = SimpleNamespace(
         observations=torch.randn(256, 17), actions=torch.rand(256, 6) * 2 - 1, next_observations=torch.randn(256, 17),
@@ -98,7 +108,7 @@ def serve(name: str) -> None:
 def main() -> None:
     """Make one update of each batch."""
     if sys.argv[1] == "--serve":
-        serve(sys.argv[2])
+        serve(sys.argv[2], int(sys.argv[3]))
         return
     given = torch.load(sys.argv[1], weights_only=True)
     first = given["batches"][0]

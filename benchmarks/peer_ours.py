@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--env", default="CartPole-v1", choices=WORKS)
     parser.add_argument("--steps", type=int, default=0, help="frames; 0: the job's own")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1, help="torch threads of the learner")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the learner")
     parser.add_argument("--n-envs", type=int, default=16, help="of each worker")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="further keys of the trainer")
