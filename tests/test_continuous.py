@@ -88,8 +88,8 @@ def test_evaluations_say_how_much_the_critics_promise(schedule: str, small_confi
     config = resolve(small(small_config, "run", "td3", schedule, evaluator=evaluator))
     train(config, ["test"])
     rows = of_kind(read(Path(config.run_dir or ""))[0], "evaluation")
-    assert schedule == "sync" or len(rows) >= 2
-    assert all(200 < float(row["eval_overestimation"] or 0) < 1_200 for row in rows)
+    found = [float(row["eval_overestimation"]) for row in rows if row["eval_overestimation"] is not None]
+    assert found and all(200 < value < 1_200 for value in found)
 
 
 def test_the_first_frames_are_uniformly_random(small_config: Callable[..., Config]) -> None:
