@@ -219,7 +219,9 @@ def test_sweep_chooses_a_preset_for_each_run(trained: Any, capsys: Any) -> None:
     ]
     assert all(config.env.kwargs == {"a": 1} for config, _ in calls)
     assert calls[1][1][1:] == ["env.id=Acrobot-v1", "seed=1", "++env.kwargs.a=1"]  # what repeats this run alone
-    assert "run 3 of the sweep: env.id=Some/Env-v0 seed=1" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "run 3 of the sweep: env.id=Some/Env-v0 seed=1" in out
+    assert re.search(r"scores of the runs .*:\n +\S+  env.id=CartPole-v1\n +\S+  env.id=Acrobot-v1\n", out)
 
 
 def test_sweep_ends_with_its_first_failure(trained: Any) -> None:

@@ -120,9 +120,12 @@ def composed(arguments: list[str], overrides: Sequence[Override], resolved: bool
 
 
 def hydra_arguments(overrides: Sequence[Override]) -> list[str]:
-    """The arguments in Hydra's form: keys of `FREE` are added or set (`++`), all others are set."""
+    """The arguments in Hydra's form: keys of `FREE` are added or set (`++`), Hydra's stay as typed, others are set."""
     arguments = []
     for override in overrides:
+        if override.key_or_group.startswith("hydra."):
+            arguments.append(override.input_line or "")
+            continue
         argument = (override.input_line or "").lstrip("+")
         is_free = f"{override.key_or_group}.".startswith(FREE)
         arguments.append(f"++{argument}" if is_free else argument)
