@@ -48,6 +48,7 @@ def test_an_evaluator_that_hangs_as_it_starts_is_noticed_though_nothing_is_asked
     assert "showed no sign of life for 4 s and was ended" in (system.run_dir / "log.txt").read_text()
 
 
+@pytest.mark.slow
 def test_an_evaluator_with_slow_resets_is_not_taken_for_hung(run):
     """6 environments that take half a second each for a reset, 3 s together."""
     more = ["schedule=sync", "evaluator.every_frames=500", "evaluator.episodes=6", "evaluator.final_episodes=6"]

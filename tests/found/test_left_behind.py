@@ -83,6 +83,7 @@ def test_shared_memory_that_is_refused_is_one_sentence() -> None:
         signal.signal(signal.SIGXFSZ, handler)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["full", "closed"])
 def test_a_terminal_that_takes_nothing_costs_no_run(end: str, begin, tmp_path) -> None:
     """A disk that is full, and a pipe that nobody reads (`| head`)."""
