@@ -210,7 +210,7 @@ def _hand_to_hydra(flags: list[str], overrides: list[str]) -> int:
         # Composed again by `load`, so that a run of a sweep has the same configuration as without -m.
         os.chdir(here)  # an environment of the run before may have changed the working folder
         chosen = [*unswept, *HydraConfig.get().overrides.task]
-        print(f"\nrun {HydraConfig.get().job.num + 1} of the sweep: {' '.join(chosen)}", flush=True)
+        say(f"\nrun {HydraConfig.get().job.num + 1} of the sweep: {' '.join(chosen)}")
         try:
             loaded = load(chosen)
         except ConfigError as error:  # of values that a sweeper chose; others were checked before the first run
@@ -237,9 +237,9 @@ def _print_scores(scores: list[tuple[list[str], float]]) -> None:
     if len(scores) < 2:
         return
     common = set(scores[0][0]).intersection(*(chosen for chosen, _ in scores))
-    print("\nscores of the runs (mean return of the best policy in the final evaluation):")
+    say("\nscores of the runs (mean return of the best policy in the final evaluation):")
     for chosen, score in scores:
-        print(f"  {score:10.4g}  {' '.join(word for word in chosen if word not in common)}")
+        say(f"  {score:10.4g}  {' '.join(word for word in chosen if word not in common)}")
 
 
 def _check_sweep(overrides: list[str]) -> None:

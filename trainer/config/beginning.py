@@ -23,7 +23,7 @@ from trainer.config.arguments import GROUPS, check, folders_of, quoted
 from trainer.config.composing import Loaded, as_config, compose_config, compose_node, hydra_arguments, own_keys
 from trainer.config.fields import ConfigError, hint, shown
 from trainer.config.paths import absolute
-from trainer.config.presets import choose_preset, files_of, keys_of_option, preset_of
+from trainer.config.presets import choose_preset, files_of, given_by, keys_of_option, preset_of
 from trainer.config.resuming import DERIVED, with_keys
 from trainer.config.run_config import first_line, from_yaml
 from trainer.config.run_files import RunFolder
@@ -72,7 +72,7 @@ def begun(source: str, overrides: Sequence[Override], cores: int) -> Loaded:
     else:
         raise ConfigError(f"from={shown(source)} is neither a run's folder nor a YAML file: name one that is there")
     presets = group_options("preset", folders)
-    given = {override.key_or_group: str(override.value()) for override in overrides}
+    given = given_by(overrides)
     typed = next((str(override.value()) for override in overrides if override.key_or_group == "preset"), "")
     preset = files_of(typed or (base.preset if base.preset in presets else "generic"), given, folders)
     env_id = [] if {"env.id", "env"} & given.keys() else [f'env.id="{base.env.id}"']

@@ -48,7 +48,7 @@ FAMILIES = {
 
 def choose_preset(overrides: Sequence[Override]) -> tuple[str, str]:
     """The preset of a run and the reason: the user's choice, else that of the environment, else that of its family."""
-    given = _given(overrides)
+    given = given_by(overrides)
     folders = folders_of(overrides)
     if "preset" in given:
         return given["preset"], "asked for"
@@ -102,10 +102,11 @@ def files_of(preset: str, given: Mapping[str, str], folders: Folders = ()) -> li
 def choose_files(overrides: Sequence[Override]) -> tuple[list[str], str, str]:
     """The arguments of `files_of` for what the user typed, the preset, and why it was taken."""
     preset, reason = choose_preset(overrides)
-    return files_of(preset, _given(overrides), folders_of(overrides)), preset, reason
+    return files_of(preset, given_by(overrides), folders_of(overrides)), preset, reason
 
 
-def _given(overrides: Sequence[Override]) -> dict[str, str]:
+def given_by(overrides: Sequence[Override]) -> dict[str, str]:
+    """The keys and groups that the user typed, and their values as text."""
     return {override.key_or_group: str(override.value()) for override in overrides}
 
 

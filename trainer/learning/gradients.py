@@ -63,6 +63,10 @@ class PartUpdate:
         """Number of tensors of each group that it trains."""
         return [len(one.weights) for one in self.trained]
 
+    def arguments(self, noise: Sequence[Tensor], batch: Batch) -> tuple[Tensor, ...]:
+        """The arguments of its function, for its noise and a batch."""
+        return (*self.inputs, *noise, *batch.values(), *(self.state if self.steps else ()))
+
     def look(self, groups: dict[str, TensorDictBase], not_finite: Tensor) -> None:
         """Collect the first arguments of its function; noise and batch follow."""
         read = [groups[name].get(key) for name, key in self.reads]

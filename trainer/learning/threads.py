@@ -41,8 +41,7 @@ class Threads:
         calls = list[Call]()
         for one, drawn in zip(phase, noise, strict=True):
             assert one.function is not None
-            state = one.state if one.steps else ()
-            calls.append((one.function, (*one.inputs, *drawn, *batch.values(), *state)))
+            calls.append((one.function, one.arguments(drawn, batch)))
         if phase[0].not_finite is None:
             return [function(*tensors) for function, tensors in calls]
         found = self.run(calls)

@@ -164,8 +164,7 @@ class Updater:
         with torch.no_grad():
             for one in self.parts:
                 assert one.function is not None
-                state = one.state if one.steps else ()
-                inputs = (*one.inputs, *no_noise(one.part, batch), *batch.values(), *state)
+                inputs = one.arguments(no_noise(one.part, batch), batch)
                 for _ in range(2):  # TorchScript optimises in its second call
                     one.function(*[tensor.clone() for tensor in inputs])
 

@@ -6,6 +6,8 @@ be necessary, which Python does not have; there the sequence check finds a torn 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -119,26 +121,28 @@ class WeightsBoard(WeightSyncScheme):
 
     def send(self, weights: TensorDictBase | None = None, worker_ids=None) -> None:
         """Publish `weights` (nested TensorDict of float tensors on any device) as the next version."""
-        sequence, slots = self.memory.sequence, self.memory.slots
-        version = int(sequence[2]) + 1
-        slot = version % 2
-        sequence[slot] = -1
         parts = [leaf.detach().reshape(-1) for leaf in ordered_leaves(weights)]
-        if parts[0].is_cuda:
-            slots[slot].copy_(torch.cat(parts))  # one transfer instead of one for each tensor
-        else:
-            torch.cat(parts, out=slots[slot])
-        sequence[slot] = version
-        sequence[2] = version
+
+        def fill(slot: Tensor) -> None:
+            if parts[0].is_cuda:
+                slot.copy_(torch.cat(parts))  # one transfer instead of one for each tensor
+            else:
+                torch.cat(parts, out=slot)
+
+        self._publish(int(self.memory.sequence[2]) + 1, fill)
 
     def take(self, version: int, flat: np.ndarray) -> None:
         """Publish weights, float32 [numel], under the version that they have on another machine's board.
 
         It may have the slot of the newest version here: readers then try again until it is written.
         """
-        sequence, slots, slot = self.memory.sequence, self.memory.slots, version % 2
+        self._publish(version, lambda slot: slot.copy_(torch.from_numpy(flat)))
+
+    def _publish(self, version: int, fill: Callable[[Tensor], object]) -> None:
+        """Let `fill` write a version's slot, float32 [numel], while readers see that it is being written."""
+        sequence, slot = self.memory.sequence, version % 2
         sequence[slot] = -1
-        slots[slot].copy_(torch.from_numpy(flat))
+        fill(self.memory.slots[slot])
         sequence[slot] = version
         sequence[2] = version
 

@@ -54,7 +54,7 @@ def operations(function: Callable, example: Sequence[Tensor]) -> GraphModule:
     """The operations of a function of tensors, by `make_fx`.
 
     `make_fx` notes the shape of each value in a mode for fake tensors. One mode serves all: by itself it makes one for
-    each value, which takes half of its time.
+    each value, which takes a third of its time.
     """
     with tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True))):
         return make_fx(function, tracing_mode="real")(*example)

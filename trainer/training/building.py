@@ -23,7 +23,6 @@ from trainer.datasets.minari import read_dataset
 from trainer.datasets.rows import rows_of
 from trainer.envs import EnvError, EnvSpec
 from trainer.host import seeds, unguarded
-from trainer.host.saying import say
 from trainer.host.signals import StopSignals
 from trainer.memory.boards import RUN, ControlBoard
 from trainer.replay.on_disk import ReplayCopy
@@ -40,7 +39,6 @@ from trainer.shared_gradient.shared import SharedAgent
 from trainer.shared_gradient.shared_device import DeviceAgent
 from trainer.telemetry.loggers import Loggers
 from trainer.telemetry.measuring import Telemetry
-from trainer.telemetry.metrics import EverySeconds
 from trainer.telemetry.trace import NoTrace, Trace, open_trace, remove_parts
 from trainer.training.collectors import CollectorWorkers
 from trainer.training.evaluators import Evaluator, LocalEvaluator, RemoteEvaluator
@@ -53,9 +51,7 @@ from trainer.training.remote_learners import RemoteLearners
 from trainer.training.shared_learners import SharedLearners
 from trainer.training.supervisor import Supervisor
 from trainer.training.system import System
-from trainer.training.tasks import Task, TaskFailed, beside
-
-SAY_EVERY_S = 5.0  # between two lines on how long the environment takes to be made
+from trainer.training.tasks import TaskFailed, before_the_run
 
 
 def describe(config: Config) -> list[tuple[str, EnvSpec]]:
@@ -65,19 +61,11 @@ def describe(config: Config) -> list[tuple[str, EnvSpec]]:
         ConfigError: the configuration does not fit the environment.
         EnvError: it cannot be made or trained on, or the other process died or hung.
     """
-    said = EverySeconds(SAY_EVERY_S)
-
-    def tell(text: str) -> None:
-        if config.logger.terminal != "none" and said.crossed():
-            say(text)
-
     try:
-        world = beside(
-            config, Task("first look at the environment", "describe", partial(looking.describe, config), tell)
+        world: list[tuple[str, EnvSpec]] = before_the_run(
+            config, "first look at the environment", partial(looking.describe, config)
         )
     except TaskFailed as error:
-        if error.kind == "EnvError":
-            raise EnvError(error.cause) from error
         if unguarded.WORDS in str(error):
             raise ConfigError(unguarded.sentence()) from None  # the traceback of its child says nothing more
         raise EnvError(f"{config.env.id}: {error}; make one by itself in Python to see why") from error

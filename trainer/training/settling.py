@@ -14,12 +14,8 @@ from trainer.config.parts import has_own_layers
 from trainer.config.rewards import chosen, settled, unsettled
 from trainer.config.sections import Config
 from trainer.envs import EnvError, EnvSpec
-from trainer.host.saying import say
 from trainer.roles.rewards import play_at_random
-from trainer.telemetry.metrics import EverySeconds
-from trainer.training.tasks import Task, TaskFailed, beside
-
-SAY_EVERY_S = 5.0  # between two lines on how far random play is
+from trainer.training.tasks import TaskFailed, before_the_run
 
 
 def settle(config: Config, world: Sequence[tuple[str, EnvSpec]]) -> tuple[Config, tuple[str, ...]]:
@@ -40,17 +36,9 @@ def settle(config: Config, world: Sequence[tuple[str, EnvSpec]]) -> tuple[Config
             make_policy(of_agent, spec)
     if not unsettled(config, [name for name, _ in world]):
         return config, ()
-    said = EverySeconds(SAY_EVERY_S)
-
-    def tell(text: str) -> None:
-        if config.logger.terminal != "none" and said.crossed():
-            say(text)
-
     try:
-        seen = beside(config, Task("random play", "describe", partial(play_at_random, config), tell))
+        seen = before_the_run(config, "random play", partial(play_at_random, config))
     except TaskFailed as error:
-        if error.kind == "EnvError":
-            raise EnvError(error.cause) from error
         raise EnvError(f"{config.env.id}: {error}; set {' and '.join(chosen(config))} to leave it out") from error
     after = settled(config, seen)
     values = ", ".join(f"{key}={value:g}" for key, value in chosen(after, config).items())

@@ -8,16 +8,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainer.config.sections import Config, FaultsConfig
+from trainer.envs import EnvError
 from trainer.host.errors import RunFailed, error_text, split_error
+from trainer.host.saying import say
 from trainer.memory.pulse import new_pulse
 from trainer.roles import task as tasks
 from trainer.roles.task import Work
+from trainer.telemetry.metrics import EverySeconds
 from trainer.training.processes import Piped, spawn, use_fork_server
 from trainer.training.supervisor import Event, Role, Supervised, wait_for
 
 POLL_S = 0.05  # most time of a wait for a message
 PAUSE_S = 1e-3  # between two waits
 QUIET_S = 1.0  # between two lines on the progress
+SAY_EVERY_S = 5.0  # the same, before the run has loggers
 CLOSE_S = 5.0  # most time for the process to end once its work is done
 
 
@@ -54,6 +58,27 @@ class Task:
     work: Work
     progress: Callable[[str], None]
     told: dict[str, Callable[[Any], None]] = field(default_factory=dict)
+
+
+def before_the_run(config: Config, name: str, work: Work) -> Any:
+    """Do a task with the environment while there are no loggers yet; its progress is printed now and then.
+
+    Raises:
+        EnvError: the environment cannot be made, or not be trained on.
+        TaskFailed: something else went wrong.
+    """
+    said = EverySeconds(SAY_EVERY_S)
+
+    def tell(text: str) -> None:
+        if config.logger.terminal != "none" and said.crossed():
+            say(text)
+
+    try:
+        return beside(config, Task(name, "describe", work, tell))
+    except TaskFailed as error:
+        if error.kind == "EnvError":
+            raise EnvError(error.cause) from error
+        raise
 
 
 def beside(config: Config, task: Task, event: Event | None = None) -> Any:
