@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.envs.backends import BACKENDS
 
 if TYPE_CHECKING:
-    from trainer.envs.actions import Action, BoxAction, DiscreteAction
+    from trainer.envs.actions import Action, BoxAction, BranchedAction, DiscreteAction
     from trainer.envs.gymnasium import make_single
     from trainer.envs.making import describe, describe_world, make, make_world
     from trainer.envs.selfplay import against_opponents
@@ -30,6 +30,7 @@ __all__ = [
     "BACKENDS",
     "Action",
     "BoxAction",
+    "BranchedAction",
     "DiscreteAction",
     "EnvError",
     "EnvSpec",
@@ -43,7 +44,7 @@ __all__ = [
 ]
 
 _FILES = {
-    "actions": ("Action", "BoxAction", "DiscreteAction"),
+    "actions": ("Action", "BoxAction", "BranchedAction", "DiscreteAction"),
     "gymnasium": ("make_single",),
     "making": ("describe", "describe_world", "make", "make_world"),
     "selfplay": ("against_opponents",),

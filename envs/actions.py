@@ -1,7 +1,7 @@
 """The actions of an agent as a value: its shape and dtype, and how actions are drawn and handed to the environment.
 
-Both kinds have `kind`, `shape` (of one action), `dtype` (NumPy's name of the stored type), `has_mask`, and the methods
-below.
+All kinds have `kind`, `shape` (of one action), `dtype` (NumPy's name of the stored type), `explored_shape` (of the parts
+of an action that exploration replaces one by one, () for the whole action), `has_mask`, and the methods below.
 The actions of N sub-environments are an array [N, *shape].
 """
 
@@ -29,6 +29,7 @@ class DiscreteAction:
     has_mask: bool = False
     kind: ClassVar[str] = "numbered"
     shape: ClassVar[tuple[int, ...]] = ()
+    explored_shape: ClassVar[tuple[int, ...]] = ()
     dtype: ClassVar[str] = "int64"
 
     def random(self, rng: np.random.Generator, count: int, mask: NDArray[np.bool_] | None) -> NDArray[Any]:
@@ -69,6 +70,7 @@ class BoxAction:
     high: tuple[float, ...]
     advice: str = field(default="", compare=False)
     kind: ClassVar[str] = "box"
+    explored_shape: ClassVar[tuple[int, ...]] = ()
     dtype: ClassVar[str] = "float32"
     has_mask: ClassVar[bool] = False
 
@@ -93,4 +95,51 @@ class BoxAction:
         return flat
 
 
-Action = DiscreteAction | BoxAction
+@dataclass(frozen=True)
+class BranchedAction:
+    """Several choices at once, in D branches: choice d is one of the numbers 0 .. nvec[d] - 1.
+
+    Args:
+        shape: of one action, with D numbers.
+        nvec: number of choices of each branch, in C order.
+        start: what is added to each choice before the environment sees it, in C order; empty: nothing.
+        advice: how the user can make numbered actions of it, for the end of a sentence that says what else is possible.
+    """
+
+    shape: tuple[int, ...]
+    nvec: tuple[int, ...]
+    start: tuple[int, ...] = ()
+    advice: str = field(default="", compare=False)
+    kind: ClassVar[str] = "branched"
+    dtype: ClassVar[str] = "int64"
+    has_mask: ClassVar[bool] = False
+
+    @property
+    def explored_shape(self) -> tuple[int, ...]:
+        """Exploration replaces each choice for itself."""
+        return self.shape
+
+    @property
+    def offset(self) -> NDArray[np.int64]:
+        """What is added to an action for the environment, int64 [*shape]."""
+        return np.array(self.start or (0,) * len(self.nvec), np.int64).reshape(self.shape)
+
+    def random(self, rng: np.random.Generator, count: int, mask: NDArray[np.bool_] | None) -> NDArray[Any]:
+        """Draw each choice uniformly, int64 [count, *shape]; the mask is None."""
+        return rng.integers(0, np.reshape(self.nvec, self.shape), (count, *self.shape))
+
+    def for_env(self, action: NDArray[Any]) -> NDArray[Any]:
+        """Actions as numbered by the environment."""
+        return action + self.offset if self.start else action
+
+    def none(self, count: int) -> NDArray[Any]:
+        """An array [count, *shape] without actions, see `given`."""
+        return np.full((count, *self.shape), -1)
+
+    def given(self, action: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which rows of an array from `none`, [N, *shape], have been set to an action, bool [N]."""
+        flat: NDArray[np.bool_] = (action.reshape(len(action), -1) >= 0).all(1)
+        return flat
+
+
+Action = DiscreteAction | BoxAction | BranchedAction

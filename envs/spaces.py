@@ -30,7 +30,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from trainer.envs.actions import Action, BoxAction, DiscreteAction
+from trainer.envs.actions import Action, BoxAction, BranchedAction, DiscreteAction
 from trainer.envs.faults import SHIMMY
 from trainer.envs.spec import EnvError, Leaf
 
@@ -98,8 +98,9 @@ def mask_field(space: spaces.Space[Any], action: Action, env_id: str, mask_key: 
         return None
     if not isinstance(action, DiscreteAction):
         raise EnvError(
-            f"{env_id}: the observation's {mask_key} says which of numbered actions are legal, and its actions are a "
-            "Box; leave it out, or give it another name."
+            f"{env_id}: the observation's {mask_key} says which of numbered actions are legal, and its actions are "
+            f"{'a Box' if isinstance(action, BoxAction) else 'several choices at once'}; leave it out, or give it "
+            "another name."
         )
     part, num_actions = space.spaces[mask_key], action.n
     flat = isinstance(part, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete)
@@ -112,7 +113,7 @@ def mask_field(space: spaces.Space[Any], action: Action, env_id: str, mask_key: 
 
 
 def action_of(space: spaces.Space[Any], env_id: str, advice: str | None = None) -> Action:
-    """The action of an action space: Discrete, or a Box of floats with finite bounds.
+    """The action of an action space: Discrete, MultiDiscrete, MultiBinary, or a Box of floats with finite bounds.
 
     Args:
         space: of any kind.
@@ -129,6 +130,8 @@ def action_of(space: spaces.Space[Any], env_id: str, advice: str | None = None) 
                 f"{MOST_CATEGORIES}; group them in an action wrapper."
             )
         return DiscreteAction(int(space.n), int(space.start))
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary) and 0 not in space.shape:
+        return _branched(space, env_id, advice or _flattened(space))
     if isinstance(space, spaces.Box) and space.dtype.kind == "f" and 0 not in space.shape:
         low, high = (tuple(bound.ravel().astype(float).tolist()) for bound in (space.low, space.high))
         if np.isfinite([low, high]).all():
@@ -141,8 +144,25 @@ def action_of(space: spaces.Space[Any], env_id: str, advice: str | None = None) 
             )
     raise EnvError(
         f"{env_id}: its action space {short(space)} is not supported; supported is Discrete"
-        f"{', or a Box of floats' if advice is None else ''}{advice or _flattened(space)}."
+        f"{', MultiDiscrete, MultiBinary, or a Box of floats' if advice is None else ''}{advice or _flattened(space)}."
     )
+
+
+def _branched(space: spaces.MultiDiscrete | spaces.MultiBinary, env_id: str, advice: str) -> BranchedAction:
+    nvec = _nvec(space)
+    if len(nvec) * max(nvec) > MOST_CATEGORIES:
+        raise EnvError(
+            f"{env_id}: its action space has {len(nvec)} choices among up to {max(nvec)} numbers, and a network one "
+            f"output for each, at most {MOST_CATEGORIES}; group them in an action wrapper."
+        )
+    start = tuple(int(n) for n in np.ravel(space.start)) if isinstance(space, spaces.MultiDiscrete) else ()
+    return BranchedAction(_sizes(space.shape), nvec, start if any(start) else (), advice)
+
+
+def _nvec(space: spaces.MultiDiscrete | spaces.MultiBinary) -> tuple[int, ...]:
+    """Number of choices of each part of an action, in C order."""
+    sizes = np.full(space.shape, 2) if isinstance(space, spaces.MultiBinary) else space.nvec
+    return tuple(int(n) for n in sizes.ravel())
 
 
 def discrete_of(space: spaces.Space[Any], env_id: str, advice: str) -> DiscreteAction:
@@ -162,9 +182,11 @@ def _flattened(space: object) -> str:
     if isinstance(space, spaces.Box):
         return "; gymnasium.wrappers.DiscretizeAction(env, bins) makes it so" + OWN_ID
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
-        sizes = np.full(space.shape, 2) if isinstance(space, spaces.MultiBinary) else space.nvec
-        count = math.prod(int(n) for n in sizes.ravel())
-        whole = f"{sizes.ravel().tolist()}" if sizes.size <= 20 else "env.action_space.nvec"
+        nvec = _nvec(space)
+        count = math.prod(nvec)
+        if count > MOST_CATEGORIES:
+            return "; write an action wrapper that numbers what can be done" + OWN_ID
+        whole = f"{list(nvec)}"
         return (
             f"; gymnasium.wrappers.TransformAction(env, lambda a: numpy.array(numpy.unravel_index(a, {whole})), "
             f"gymnasium.spaces.Discrete({count})) makes one action of each combination" + OWN_ID

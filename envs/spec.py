@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trainer.envs.actions import Action, DiscreteAction
+from trainer.envs.actions import Action, BoxAction, DiscreteAction
 
 
 class EnvError(RuntimeError):
@@ -57,7 +57,7 @@ class EnvSpec:
     Args:
         id: the environment's name, for messages.
         leaves: the arrays of an observation.
-        action: the actions: one of n numbers, or a point in a box.
+        action: the actions: one of n numbers, several such choices, or a point in a box.
         max_episode_steps: the environment's time limit, if it is known.
         mask_source: convention of the masks, see `trainer.envs.masks`; "" without masks, and for the environments of
             this project.
@@ -86,5 +86,6 @@ class EnvSpec:
             EnvError: the actions are not numbered.
         """
         if not isinstance(self.action, DiscreteAction):
-            raise EnvError(f"{self.id}: its actions are points in a box, and not numbered{self.action.advice}.")
+            what = "points in a box" if isinstance(self.action, BoxAction) else "several choices at once"
+            raise EnvError(f"{self.id}: its actions are {what}, and not numbered{self.action.advice}.")
         return self.action.n

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
+from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, Unbounded
 from torchrl.data.tensor_specs import TensorSpec
 from torchrl.envs import EnvBase
 
-from trainer.envs.actions import Action, DiscreteAction
+from trainer.envs.actions import Action, BranchedAction, DiscreteAction
 from trainer.envs.spec import EnvSpec
 
 
@@ -66,6 +66,9 @@ class VectorEnvironment(EnvBase):
 def _actions(action: Action, n: int) -> TensorSpec:
     if isinstance(action, DiscreteAction):
         return Categorical(action.n, shape=(n,), dtype=torch.int64)
+    if isinstance(action, BranchedAction):
+        nvec = torch.tensor(action.nvec).reshape(action.shape)
+        return MultiCategorical(nvec, shape=(n, *action.shape), dtype=torch.int64)
     low, high = (
         torch.tensor(bound).reshape(action.shape).expand(n, *action.shape) for bound in (action.low, action.high)
     )

@@ -31,6 +31,22 @@ def best_action(
     return values.argmax(-1), values
 
 
+def best_choices(
+    network: nn.Module, leaves: list[Tensor], mask: Tensor | None, noise: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The best choice of each branch, int64 [N, *shape], and the mean over branches of their values, float32 [N, 1].
+
+    Args:
+        network: leaves [N, ...] to values [N, D, M], -inf beyond a branch's choices; `shape` is that of an action.
+        leaves: of the observation, [N, ...] each.
+        mask: None.
+        noise: of the network's noisy layers, float32 [size], or None for the mean weights.
+    """
+    values = network(*leaves) if noise is None else network(*leaves, noise=noise)
+    action = values.argmax(-1).unflatten(-1, cast(tuple[int, ...], network.shape))
+    return action, values.amax(-1).mean(-1, keepdim=True)
+
+
 def point_in_box(
     network: nn.Module, leaves: list[Tensor], mask: Tensor | None, noise: Tensor | None
 ) -> tuple[Tensor, Tensor]:

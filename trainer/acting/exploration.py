@@ -64,7 +64,7 @@ MakeExplorer = Callable[[Explored], Explorer]
 
 
 class EpsilonGreedy:
-    """Replaces actions by uniformly drawn legal ones, with probability epsilon.
+    """Replaces actions by uniformly drawn legal ones, with probability epsilon; of branched actions each choice so.
 
     Args:
         num_envs: N.
@@ -77,7 +77,7 @@ class EpsilonGreedy:
     def __init__(self, num_envs: int, action: Action, seed: int | list[int]) -> None:
         self._rng = np.random.default_rng(seed)
         self._num_envs, self._action = num_envs, action
-        self._draws, self._next = np.zeros((0, num_envs)), 0
+        self._draws, self._next = np.zeros((0, num_envs, *action.explored_shape)), 0
 
     def state_dict(self) -> dict[str, Any]:
         """The generator's state, and the numbers that are drawn and not used yet."""
@@ -91,7 +91,9 @@ class EpsilonGreedy:
     def __call__(self, action: np.ndarray, epsilon: np.ndarray | float, mask: np.ndarray | None) -> np.ndarray:
         """Replace some of the actions [N, *shape]; `epsilon` is a number or float [N], `mask` bool [N, A] or None."""
         if self._next == len(self._draws):
-            self._draws, self._next = self._rng.random((self.BLOCK, self._num_envs)), 0
+            self._draws, self._next = self._rng.random((self.BLOCK, *self._draws.shape[1:])), 0
+        if self._draws.ndim > 2:
+            return self._of_branches(action, epsilon)
         explores = self._draws[self._next] < epsilon
         self._next += 1
         count = int(np.count_nonzero(explores))
@@ -100,6 +102,15 @@ class EpsilonGreedy:
         action = action.copy()
         action[explores] = self._action.random(self._rng, count, None if mask is None else mask[explores])
         return action
+
+    def _of_branches(self, action: np.ndarray, epsilon: np.ndarray | float) -> np.ndarray:
+        """Replace some of the choices of actions [N, *shape]."""
+        of_env = np.reshape(epsilon, (-1, *[1] * (action.ndim - 1)))
+        explores = self._draws[self._next] < of_env
+        self._next += 1
+        if not explores.any():
+            return action
+        return np.where(explores, self._action.random(self._rng, len(action), None), action)
 
 
 def linear_epsilon(config: CollectorConfig, frames: int) -> float:

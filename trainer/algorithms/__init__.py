@@ -10,10 +10,10 @@ import torch
 from tensordict.nn import TensorDictModule
 
 from trainer.algorithms.algorithm import Algorithm
-from trainer.config.algorithms import ACTIONS, ALGORITHMS, AlgorithmConfig
+from trainer.config.algorithms import ACTIONS, ALGORITHMS, BRANCHED, AlgorithmConfig
 from trainer.config.fields import ConfigError
 from trainer.config.sections import Config, LearnerConfig
-from trainer.envs import BoxAction, DiscreteAction, EnvError, EnvSpec
+from trainer.envs import Action, BoxAction, DiscreteAction, EnvError, EnvSpec
 from trainer.envs.import_paths import NoPart, part_at
 
 __all__ = ["Algorithm", "build", "check_actions", "make_policy"]
@@ -33,9 +33,11 @@ def build(section: AlgorithmConfig, learner: LearnerConfig, spec: EnvSpec) -> Al
         ConfigError: the environment does not go with a key, or a part of the user's cannot be imported.
         EnvError: the environment has another kind of actions; see `check_actions`.
     """
+    entry = ALGORITHMS[section.name]
+    path = entry.builds.get(spec.action.kind, entry.build)
     try:
         with _float32_on_cpu():
-            algorithm: Algorithm = part_at(ALGORITHMS[section.name].build)(section, learner, spec)
+            algorithm: Algorithm = part_at(path)(section, learner, spec)
     except NoPart as error:  # of a policy that is used in another folder than it was trained in
         raise ConfigError(f"algorithm={section.name} has a part that is not here, {error}") from error
     return algorithm
@@ -53,25 +55,36 @@ def _float32_on_cpu() -> Iterator[None]:
         torch.set_default_dtype(dtype)
 
 
-def check_actions(section: AlgorithmConfig, spec: EnvSpec) -> None:
+def check_actions(config: Config, spec: EnvSpec) -> None:
     """Refuse an environment with another kind of actions than the algorithm takes.
 
     Args:
-        section: of the algorithm.
+        config: of the agent.
         spec: the environment.
 
     Raises:
         EnvError: the sentence says what the user can do.
     """
-    kind = ALGORITHMS[section.name].actions
-    if spec.action.kind == kind:
-        return
-    others = " or ".join(name for name, entry in ALGORITHMS.items() if entry.actions == spec.action.kind)
-    what = f"one of {spec.action.n} numbers" if isinstance(spec.action, DiscreteAction) else "a point in a box"
-    advice = spec.action.advice if isinstance(spec.action, BoxAction) else ""
-    raise EnvError(
-        f"{spec.id}: an action is {what}, and algorithm={section.name} {ACTIONS[kind]}: set algorithm={others}{advice}."
-    )
+    name, kind = config.algorithm.name, spec.action.kind
+    entry = ALGORITHMS[name]
+    if kind not in entry.builds:
+        others = " or ".join(other for other, its in ALGORITHMS.items() if kind in its.builds)
+        advice = "" if isinstance(spec.action, DiscreteAction) else spec.action.advice
+        raise EnvError(
+            f"{spec.id}: an action is {_in_words(spec.action)}, and algorithm={name} {ACTIONS[entry.actions]}: set "
+            f"algorithm={others}{advice}."
+        )
+    if kind == BRANCHED and config.algorithm.prioritized and config.replay.initial_priority == "collector":
+        raise EnvError(
+            f"{spec.id}: an action is {_in_words(spec.action)}, whose values the collectors do not store: set "
+            "replay.initial_priority=max."
+        )
+
+
+def _in_words(action: Action) -> str:
+    if isinstance(action, DiscreteAction):
+        return f"one of {action.n} numbers"
+    return "a point in a box" if isinstance(action, BoxAction) else f"{len(action.nvec)} choices at once"
 
 
 def make_policy(config: Config, spec: EnvSpec) -> TensorDictModule:

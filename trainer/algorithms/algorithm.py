@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchrl.modules import QValueActor
 from torchrl.objectives import LossModule
 
-from trainer.acting.acting import Acting
+from trainer.acting.acting import Acting, Choose, best_action
 from trainer.acting.exploration import AsChosen, ByEpsilon
 from trainer.algorithms.diagnostics import diagnose_values
 from trainer.algorithms.targets import unrescale
@@ -173,6 +173,7 @@ def value_algorithm(
     td_error: Callable[[TensorDictBase], Tensor],
     priority: Callable[[TensorDictBase], Tensor],
     first_priority: FirstPriority | None = None,
+    choose: Choose = best_action,
 ) -> Algorithm:
     """An algorithm of one part, which trains values of numbered actions against a target network.
 
@@ -185,6 +186,7 @@ def value_algorithm(
         td_error: absolute TD errors, float [B], of a batch after the loss has written into it.
         priority: priorities, float [B], of such a batch.
         first_priority: see `Algorithm`.
+        choose: see `Acting`.
     """
 
     def evaluate(groups: Groups, batch: TensorDictBase) -> Evaluation:
@@ -192,7 +194,7 @@ def value_algorithm(
             value = loss(batch)["loss"]
         return Evaluation(value, {"td_error": td_error(batch).mean()}, priority(batch).float())
 
-    acting = Acting(explorer=AsChosen if section.noisy else ByEpsilon)
+    acting = Acting(choose, explorer=AsChosen if section.noisy else ByEpsilon)
     if section.value_rescaling:
         acting = replace(acting, to_returns=unrescale)
     return Algorithm(

@@ -38,7 +38,8 @@ def diagnose_values(policy: QValueActor, loss: LossModule, batch: Mapping[Any, T
         - `dormant_share`: share of units that are hardly ever active (Sokar et al. 2023, definition 3.1).
         - `churn`: share of the batch where network and target network differ in the greedy action (after Schaul et al.
           2022, who compare before and after an update).
-        - `greedy_share_<i>`: share of the batch where action i is the greedy one.
+        - `greedy_share_<i>`: share of the batch where action i is the greedy one; not for actions of several choices,
+          where the others are means over the choices.
     """
     leaves = [batch[key] for key in policy.in_keys if key != "action_mask"]
     mask = batch.get("action_mask")
@@ -47,14 +48,15 @@ def diagnose_values(policy: QValueActor, loss: LossModule, batch: Mapping[Any, T
     with _with_weights(loss, loss.target_value_network_params) as network:
         target_values = network(*leaves)
     greedy, target_greedy = best(values, mask), best(target_values, mask)
-    q = values.gather(-1, greedy[:, None])
-    shares = torch.bincount(greedy, minlength=values.shape[-1]) / len(greedy)
+    q = values.gather(-1, greedy.unsqueeze(-1))
+    flat = greedy.ndim == 1  # one choice, and not several
+    shares = torch.bincount(greedy, minlength=values.shape[-1]) / len(greedy) if flat else ()
     trained = [p for p in loss.value_network_params.values(True, True) if isinstance(p, nn.Parameter)]
     asleep = torch.cat([unit <= DORMANT * unit.mean() for unit in units]).float() if units else torch.zeros(1)
     metrics = {
         "q_mean": q.mean(),
         "q_max": q.max(),
-        "target_q_mean": target_values.gather(-1, target_greedy[:, None]).mean(),
+        "target_q_mean": target_values.gather(-1, target_greedy.unsqueeze(-1)).mean(),
         "parameter_norm": torch.nn.utils.get_total_norm([p.detach() for p in trained]),
         "dormant_share": asleep.mean(),
         "churn": (greedy != target_greedy).float().mean(),

@@ -4,7 +4,8 @@ An exported policy takes what the environment gives, one array for each leaf of 
 for a batch of any size, and the legal actions where there are masks. It returns
 
     action  as the environment takes it, [N, ...]
-    values  float32 [N, num_actions], -inf where an action is illegal; [N, 1] and NaN of an actor, which knows none
+    values  float32 [N, num_actions], -inf where an action is illegal; [N, 1] and NaN of an actor, which knows none;
+            [N, 1] of several choices at once: the mean of the best choices' values
 
 A leaf with a frame stack takes the last frames, [N, stack, ...], the newest last. The inputs are named as the leaves
 (`observation`, `observation.camera`), the mask `action_mask`. The file carries the policy file's header as text.
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -54,7 +56,9 @@ class Exported(nn.Module):
     def __init__(self, network: nn.Module, acting: Acting, spec: EnvSpec) -> None:
         super().__init__()
         self.chooser = Chooser(network, acting.choose, spec.action.has_mask, False)
-        self.leaves, self.start = spec.leaves, getattr(spec.action, "start", 0)
+        self.leaves = spec.leaves
+        start = spec.action.for_env(np.zeros(spec.action.shape, spec.action.dtype))
+        self.start = torch.from_numpy(np.asarray(start)) if start.any() else None
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Leaves [N, ...], and the mask where there is one, to `action` and `values`."""
@@ -65,7 +69,7 @@ class Exported(nn.Module):
             if leaf.scalar:
                 seen[number] = seen[number].unsqueeze(-1)
         action, values = self.chooser(*seen)
-        return action + self.start if self.start else action, values
+        return action if self.start is None else action + self.start, values
 
 
 def export(policy: Policy, path: Path) -> Path:

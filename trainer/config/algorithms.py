@@ -205,6 +205,7 @@ class AlgorithmEntry:
         build: import path of `build(section, learner, spec) -> Algorithm`.
         check: `check(section) -> warnings`, one sentence each; raises ConfigError if keys do not fit one another.
         actions: the kind of actions that it takes, a key of `ACTIONS`.
+        branched: import path of its `build` for actions of several choices at once; "": it takes none.
         several_parts: whether an update has several parts with an optimiser each.
         explores_by_epsilon: `explores_by_epsilon(section)`: whether `collector.epsilon_*` and the like have an effect.
         no_first_priority: why a collector cannot compute the priority of a new row, as the words after "whose
@@ -217,10 +218,16 @@ class AlgorithmEntry:
     build: str
     check: Callable[[Any], list[str]] = _nothing
     actions: str = "numbered"
+    branched: str = ""
     several_parts: bool = False
     explores_by_epsilon: Callable[[Any], bool] = _plain_layers
     no_first_priority: str = ""
     by_rewards: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def builds(self) -> dict[str, str]:
+        """Import path of `build` for each kind of actions that it takes."""
+        return {self.actions: self.build} | ({BRANCHED: self.branched} if self.branched else {})
 
 
 def _never(section: Any) -> bool:
@@ -236,10 +243,15 @@ def in_box(section: type[AlgorithmConfig], build: str, check: Callable[[Any], li
 
 
 # Kinds of actions in words; and the presets of each: of a run that names no environment, and for any environment.
-ACTIONS = {"numbered": "chooses one of numbered actions", "box": "moves within a box"}
+BRANCHED = "branched"
+ACTIONS = {
+    "numbered": "chooses one of numbered actions", "box": "moves within a box", BRANCHED: "makes several choices at once",
+}  # fmt: skip
 PRESETS = {"numbered": ("cartpole", "generic"), "box": ("pendulum", "continuous")}
 
-_DQN = AlgorithmEntry(DQNConfig, "trainer.algorithms.dqn:build", check_network)
+_DQN = AlgorithmEntry(
+    DQNConfig, "trainer.algorithms.dqn:build", check_network, branched="trainer.algorithms.branching:build"
+)
 _C51 = AlgorithmEntry(
     C51Config,
     "trainer.algorithms.c51:build",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,7 @@ from trainer.config.fields import ConfigError
 from trainer.config.run_config import first_line
 from trainer.datasets.rows import Episode
 from trainer.envs import EnvError, EnvSpec
-from trainer.envs.actions import BoxAction
+from trainer.envs.actions import Action, BoxAction, BranchedAction, DiscreteAction
 from trainer.envs.spaces import Field, action_of, fields_of
 from trainer.envs.spec import Leaf
 from trainer.envs.writing import batch_writer, fault_of_batch
@@ -140,8 +141,7 @@ def _same_spaces(name: str, dataset: Any, spec: EnvSpec) -> tuple[Field, ...]:
             f"replay.start_from={name} has observations {_words(theirs)}, and {spec.id} has {_words(ours)} (of one "
             "frame): name a dataset of this environment with the same preprocessing"
         )
-    same = action == spec.action if isinstance(action, BoxAction) else _numbered(action) == _numbered(spec.action)
-    if not same:
+    if _without_mask(action) != _without_mask(spec.action):
         raise ConfigError(
             f"replay.start_from={name} has the actions {dataset.action_space}, and those of {spec.id} are others "
             f"({spec.action}): name a dataset of this environment"
@@ -163,9 +163,8 @@ def _episode(name: str, episode: Any, fields: Sequence[Field], spec: EnvSpec) ->
     if spec.action.has_mask:
         seen[MASK] = _masks(name, episode, rows)
     actions = np.asarray(episode.actions)
-    start = getattr(spec.action, "start", 0)
     return Episode(
-        seen, (actions - start if start else actions).astype(spec.action.dtype),
+        seen, (actions - spec.action.for_env(np.zeros(spec.action.shape, spec.action.dtype))).astype(spec.action.dtype),
         np.asarray(episode.rewards, np.float32), np.asarray(episode.terminations, bool),
         np.asarray(episode.truncations, bool),
     )  # fmt: skip
@@ -220,11 +219,14 @@ def _action_space(spec: EnvSpec) -> spaces.Space[Any]:
     if isinstance(action, BoxAction):
         low, high = (np.array(bound, np.float32).reshape(action.shape) for bound in (action.low, action.high))
         return spaces.Box(low, high, dtype=np.float32)
+    if isinstance(action, BranchedAction):
+        return spaces.MultiDiscrete(np.reshape(action.nvec, action.shape), start=action.offset)
     return spaces.Discrete(action.n, start=action.start)
 
 
-def _numbered(action: Any) -> tuple[Any, Any]:
-    return getattr(action, "n", None), getattr(action, "start", None)
+def _without_mask(action: Action) -> Action:
+    """The action as its space declares it."""
+    return replace(action, has_mask=False) if isinstance(action, DiscreteAction) else action
 
 
 def _short(name: str) -> str:

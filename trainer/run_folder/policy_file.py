@@ -26,7 +26,7 @@ from torch import Tensor
 from trainer.config.fields import ConfigError
 from trainer.config.run_config import first_line, from_dict, to_dict
 from trainer.config.sections import Config, LoggerConfig
-from trainer.envs.actions import Action, BoxAction, DiscreteAction
+from trainer.envs.actions import Action, BoxAction, BranchedAction, DiscreteAction
 from trainer.envs.spec import EnvSpec, Leaf
 from trainer.reading import ReadError, read_text
 from trainer.run_folder import manifest
@@ -36,7 +36,7 @@ SUFFIX = ".safetensors"
 KEY, CHECKSUM = "trainer_policy", "crc32"
 UNSET = f'"{CHECKSUM}":"{0:08x}"'.encode()  # as it stands in the file before it is known
 SET = re.compile(f'"{CHECKSUM}":"([0-9a-f]{{8}})"'.encode())
-ACTIONS: dict[str, type[Action]] = {"discrete": DiscreteAction, "box": BoxAction}
+ACTIONS: dict[str, type[Action]] = {"discrete": DiscreteAction, "box": BoxAction, "branched": BranchedAction}
 
 Shapes = list[tuple[str, list[int]]]  # name and shape of each tensor, in the order of the flat weights
 

@@ -70,7 +70,7 @@ def describe(config: Config) -> list[tuple[str, EnvSpec]]:
             raise ConfigError(unguarded.sentence()) from None  # the traceback of its child says nothing more
         raise EnvError(f"{config.env.id}: {error}; make one by itself in Python to see why") from error
     for name, spec in world:
-        check_actions(agent_config(config, name).algorithm, spec)
+        check_actions(agent_config(config, name), spec)
     if world[0][1].against_opponents:
         check_game(config)
     return world
