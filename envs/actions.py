@@ -1,7 +1,8 @@
 """The actions of an agent as a value: its shape and dtype, and how actions are drawn and handed to the environment.
 
-All kinds have `kind`, `shape` (of one action), `dtype` (NumPy's name of the stored type), `explored_shape` (of the parts
-of an action that exploration replaces one by one, () for the whole action), `has_mask`, and the methods below.
+All kinds have `kind`, `shape` (of one action), `dtype` (NumPy's name of the stored type), `has_mask`, `explored_shape`
+(of the parts of an action that exploration replaces one by one; () if it replaces the whole action), and the methods
+below.
 The actions of N sub-environments are an array [N, *shape].
 """
 
@@ -138,8 +139,7 @@ class BranchedAction:
 
     def given(self, action: NDArray[Any]) -> NDArray[np.bool_]:
         """Which rows of an array from `none`, [N, *shape], have been set to an action, bool [N]."""
-        flat: NDArray[np.bool_] = (action.reshape(len(action), -1) >= 0).all(1)
-        return flat
+        return np.asarray((action.reshape(len(action), -1) >= 0).all(1))
 
 
 Action = DiscreteAction | BoxAction | BranchedAction

@@ -149,8 +149,6 @@ def test_other_observations_are_refused(sampled, space, words):
     [
         spaces.Box(-1, np.inf, (2,)),
         spaces.Box(0, 9, (2,), np.int64),
-        spaces.MultiDiscrete([2, 2]),
-        spaces.MultiBinary(2),
         spaces.Tuple((spaces.Discrete(2),)),
     ],
 )

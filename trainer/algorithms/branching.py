@@ -32,8 +32,8 @@ def build(config: DQNConfig, learner: LearnerConfig, spec: EnvSpec) -> Algorithm
     """
     if config.network != "auto":
         raise ConfigError(
-            f"algorithm.network={config.network} gives values of numbered actions, and {spec.id} has several choices at "
-            "once: leave it out; algorithm.encoders, algorithm.cnn and algorithm.activation can be yours"
+            f"algorithm.network={config.network} gives values of numbered actions, and {spec.id} has several choices "
+            "at once: leave it out; algorithm.encoders, algorithm.cnn and algorithm.activation can be yours"
         )
     network = BranchedNetwork(spec, config, learner.channels_last)
     policy = actor(network, spec)

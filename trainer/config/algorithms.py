@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from trainer.config.algorithm_checks import check_c51, check_ensemble, check_network, check_quantiles
-from trainer.config.fields import ConfigError, number, numbers, one_of, part
+from trainer.config.fields import number, numbers, one_of, part
 from trainer.config.registries import ACTIVATIONS, CNNS, LOSS_FUNCTIONS
 
 
@@ -245,8 +245,10 @@ def in_box(section: type[AlgorithmConfig], build: str, check: Callable[[Any], li
 # Kinds of actions in words; and the presets of each: of a run that names no environment, and for any environment.
 BRANCHED = "branched"
 ACTIONS = {
-    "numbered": "chooses one of numbered actions", "box": "moves within a box", BRANCHED: "makes several choices at once",
-}  # fmt: skip
+    "numbered": "chooses one of numbered actions",
+    "box": "moves within a box",
+    BRANCHED: "makes several choices at once",
+}
 PRESETS = {"numbered": ("cartpole", "generic"), "box": ("pendulum", "continuous")}
 
 _DQN = AlgorithmEntry(
@@ -323,36 +325,6 @@ def section_of(values: AlgorithmConfig, name: str) -> AlgorithmConfig:
     return kind(**{**{key: getattr(values, key) for key in keys_of(kind) if hasattr(values, key)}, "name": name})
 
 
-# Keys of some algorithms -> what the others have in their place.
-INSTEAD = {
-    "network": "the parts of its networks that can be yours are algorithm.encoders, algorithm.cnn and "
-    "algorithm.activation",
-}
-
-
 def keys_of(section: type[AlgorithmConfig]) -> list[str]:
     """Names of a section's keys."""
     return [item.name for item in fields(section)]
-
-
-def check_key(key: str, section: AlgorithmConfig, prefix: str = "") -> None:
-    """Refuse a key that only other algorithms have.
-
-    Args:
-        key: of any algorithm, as `v_min`.
-        section: of the chosen algorithm.
-        prefix: of the key, as `agents.overrides.agent_0.`.
-
-    Raises:
-        ConfigError: the algorithm has no such key; the sentence says which algorithms do.
-    """
-    if key in keys_of(type(section)):
-        return
-    owners = [name for name, entry in ALGORITHMS.items() if key in keys_of(entry.section)]
-    whose = " and ".join([", ".join(owners[:-1]), owners[-1]] if len(owners) > 1 else owners)
-    chosen = f"{prefix}algorithm.name=" if prefix else "algorithm="
-    instead = f"; {INSTEAD[key]}" if key in INSTEAD else ""
-    raise ConfigError(
-        f"{prefix}algorithm.{key} is a key of {whose}, and algorithm={section.name} has no such key: leave it out, or "
-        f"set {chosen}{owners[0]}{instead}"
-    )

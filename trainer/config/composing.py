@@ -14,11 +14,11 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from trainer.config.algorithm_keys import check_key
 from trainer.config.algorithms import (
     ALGORITHMS,
     AlgorithmConfig,
     any_section,
-    check_key,
     keys_of,
     section_of,
 )

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from trainer.config.algorithms import check_key, section_of
+from trainer.config.algorithm_keys import check_key
+from trainer.config.algorithms import section_of
 from trainer.config.fields import ConfigError, hint, shown
 from trainer.config.run_config import first_line, schema
 from trainer.config.sections import Config, config_keys
