@@ -1,7 +1,7 @@
 """Environments whose actions are several choices at once, far more combinations than a network could have outputs.
 
-Each of D dials, of `SIZES` positions, has one right position, which the shown number says. A step pays the share of
-dials that are right, and an episode has eight steps: its best return is 8.
+Each of D dials, of `SIZES` positions, has one right position, which the shown number says. A step pays 1 for each dial
+that is right, and an episode has eight steps: its best return is 8 D.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Dials(gym.Env):
 
     def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         assert self.action_space.contains(action), action
-        share = float((action == self.right()).mean())
+        pay = float((action == self.right()).sum())
         self.time, self.shown = self.time + 1, int(self.np_random.integers(SHOWN))
-        return self.shown, share, self.time == STEPS, False, {}
+        return self.shown, pay, self.time == STEPS, False, {}
 
     def right(self) -> np.ndarray:
         places = np.arange(self.sizes.size).reshape(self.sizes.shape)
