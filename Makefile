@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 DONE := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=30
 
+unexport PYTHONDONTWRITEBYTECODE # tests start many processes: each would compile all modules
+
 .PHONY: run test test-slow test-all check docs format clean
 
 run: $(DONE)

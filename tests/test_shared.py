@@ -112,7 +112,7 @@ def test_it_goes_on_bit_for_bit_too(small_config: Callable[..., Config]) -> None
     assert differences(flat(whole)["shared"], flat(cut)["shared"]) == []
 
 
-@pytest.mark.parametrize("application", ["locked", "hogwild"])
+@pytest.mark.parametrize("application", ["locked", pytest.param("hogwild", marks=pytest.mark.slow)])
 def test_every_update_is_a_step_of_the_shared_optimiser(application: str, small_config: Callable[..., Config]) -> None:
     config = small_config(
         schedule={"name": "shared_gradient", "num_agents": 3, "application": application}, budget_frames=6_000,

@@ -124,6 +124,7 @@ def test_second_ctrl_c_ends_at_once(outcome: Outcome) -> None:
     assert outcome.scratch == []
 
 
+@pytest.mark.slow  # test_resume.py kills one, too, and sees that its processes end
 @pytest.mark.parametrize("outcome", ["kill_main"], indirect=True)
 def test_killed_main_process_leaves_no_other(outcome: Outcome) -> None:
     check_end_at_once(outcome)
