@@ -127,3 +127,14 @@ def test_exploration_adds_normal_noise_within_the_bounds(theta, correlation):
     again = acting.explorer(Explored(CollectorConfig(), box, 500, slice(0, 500), 9))
     again.load_state_dict(explorer.state_dict())
     assert np.array_equal(again(middle, None, 0)[0], explorer(middle, None, 0)[0])
+
+
+def test_a_ladder_gives_each_environment_a_noise_of_its_own():
+    """0.4 ** (1 + 3 i / 3) for environments i = 0 .. 3 of two workers: 0.4, 0.16, 0.064 and 0.0256; a share of 1e3."""
+    box, config = BoxAction((50,), (-1e3,) * 50, (1e3,) * 50), CollectorConfig(exploration="apex", apex_alpha=3.0)
+    acting, found = made(replace(CONFIG, action_noise_theta=0.5)).acting, []
+    for streams in (slice(0, 2), slice(2, 4)):
+        explorer = acting.explorer(Explored(config, box, 4, streams, 3))
+        drawn = np.stack([explorer(np.zeros((2, 50), np.float32), None, 0)[0] for _ in range(400)])[20:]
+        found += (drawn.std((0, 2)) * np.sqrt(1 - 0.5**2)).tolist()  # an Ornstein-Uhlenbeck process is stronger so much
+    assert found == pytest.approx([400, 160, 64, 25.6], rel=0.04)

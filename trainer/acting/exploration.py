@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from trainer.config.registries import EXPLORATIONS, registered
+from trainer.config.registries import EXPLORATIONS, NOISES, registered
 from trainer.config.sections import CollectorConfig
 from trainer.envs import Action, BoxAction
 
@@ -124,8 +124,12 @@ def apex_ladder(config: CollectorConfig, num_streams: int) -> np.ndarray:
 
     `epsilon_i = apex_epsilon ** (1 + apex_alpha * i / (S - 1))`
     """
+    return _ladder(config.apex_epsilon, config.apex_alpha, num_streams)
+
+
+def _ladder(first: float, alpha: float, num_streams: int) -> np.ndarray:
     i = np.arange(num_streams)
-    return config.apex_epsilon ** (1 + config.apex_alpha * i / max(1, num_streams - 1))
+    return first ** (1 + alpha * i / max(1, num_streams - 1))
 
 
 def linear(config: CollectorConfig, num_streams: int, streams: slice) -> Epsilon:
@@ -149,6 +153,26 @@ def apex(config: CollectorConfig, num_streams: int, streams: slice) -> Epsilon:
     rates = apex_ladder(config, num_streams)[streams]
     found = rates, float(rates.mean())
     return lambda frames: found
+
+
+def same_noise(sigma: float, config: CollectorConfig, num_streams: int, streams: slice) -> np.ndarray:
+    """`collector.exploration=linear` of noise on actions: the algorithm's deviation, float32 [1].
+
+    Args:
+        sigma: of the algorithm.
+        config: the section `collector`.
+        num_streams: number of sub-environments of all workers.
+        streams: those of this worker.
+    """
+    return np.full(1, sigma, np.float32)
+
+
+def apex_noise(sigma: float, config: CollectorConfig, num_streams: int, streams: slice) -> np.ndarray:
+    """`collector.exploration=apex` of noise on actions: a deviation for each sub-environment, float32 [N].
+
+    `sigma_i = apex_noise ** (1 + apex_alpha * i / (S - 1))`, as `apex_ladder`; arguments as in `same_noise`.
+    """
+    return _ladder(config.apex_noise, config.apex_alpha, num_streams)[streams].astype(np.float32)
 
 
 class ByEpsilon:
@@ -187,13 +211,15 @@ class AsChosen:
 class GaussianNoise:
     """Adds normal noise to actions in a box, of `sigma` times half of the box's width in each number, and clips them.
 
+    With `collector.exploration=apex` each sub-environment has a `sigma` of its own (`apex_noise`).
+
     Fujimoto et al. 2018, section 5.3; with `theta` the noise of successive steps is correlated (an Ornstein-Uhlenbeck
     process, Lillicrap et al. 2016, section 7): `x <- x - theta x + sigma n` with standard normal n. It goes on over the
     ends of episodes.
 
     Args:
         of: what it is made for; the actions are a box.
-        sigma: of the noise.
+        sigma: of the noise, of the algorithm.
         theta: None for independent noise.
     """
 
@@ -204,7 +230,9 @@ class GaussianNoise:
             np.array(bound, np.float32).reshape(shape) for bound in (of.action.low, of.action.high)
         )
         self._half = (self._high - self._low) / 2
-        self._sigma, self._keep = np.float32(sigma), np.float32(0 if theta is None else 1 - theta)
+        noise = registered(NOISES, of.config.exploration if of.config.exploration in NOISES else "linear")
+        of_envs = noise(sigma, of.config, of.num_streams, of.streams)
+        self._sigma, self._keep = of_envs.reshape(-1, *[1] * len(shape)), np.float32(0 if theta is None else 1 - theta)
         self._noise = np.zeros((of.num_envs, *shape), np.float32)
         self._rng = np.random.default_rng(of.seed)
 

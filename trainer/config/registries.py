@@ -34,6 +34,10 @@ LEARNING_RATES = {
 # collector.exploration: `exploration(section, num_streams, streams) -> frames -> rates and their mean`.
 EXPLORATIONS = {"linear": "trainer.acting.exploration:linear", "apex": "trainer.acting.exploration:apex"}
 
+# The same names for algorithms that add noise to actions in a box: `noise(sigma, section, num_streams, streams)`: the
+# noise's deviation. With an exploration of the user's, which gives epsilons, it is that of `linear`.
+NOISES = {"linear": "trainer.acting.exploration:same_noise", "apex": "trainer.acting.exploration:apex_noise"}
+
 # logger.name: `open_sink(config, run, notify) -> Sink`; and the sinks that are always on, the terminal's last, as it
 # draws over what others print.
 OPTIONAL_LOGGERS = {

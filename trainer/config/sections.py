@@ -69,6 +69,7 @@ class CollectorConfig:
     # apex: epsilon of environment i of N is apex_epsilon ** (1 + i / (N - 1) * apex_alpha) (Horgan et al. 2018)
     apex_epsilon: float = number(0.4, 0.0, 1.0)
     apex_alpha: float = number(7.0, 0.0, 1_000.0, (0.0, 20.0))  # apex: exponent of the formula at apex_epsilon
+    apex_noise: float = number(0.4, 0.0, 1.0)  # apex, td3 and ddpg: as apex_epsilon, the deviation of the noise
     random_frames: int = number(0, 0, 10**12)  # frames at the beginning in which every action is random
 
 
@@ -99,8 +100,7 @@ class LearnerConfig:
     learning_rate: float = number(2.5e-4, 1e-12, 1.0, (1e-6, 0.1))  # learning rate of Adam
     # how the learning rate moves over the budget; auto: linear if learning_rate_end is set, else constant
     learning_rate_schedule: str = part("auto", *LEARNING_RATES, call="optimizer start end")
-    # the learning rate at the end of linear and cosine; null: 0, and auto is then constant
-    learning_rate_end: float | None = number(None, 0.0, 1.0, (0.0, 0.1))
+    learning_rate_end: float | None = number(None, 0.0, 1.0, (0.0, 0.1))  # at the end of it; null: 0 (auto: constant)
     learning_rate_warmup_updates: int = number(0, 0, 10**7)  # in which it rises linearly from nearly 0
     adam_eps: float = number(1e-8, 1e-20, 1.0, (1e-12, 0.01))  # epsilon of Adam
     # gradients are scaled down to this Euclidean norm; null: they are not
