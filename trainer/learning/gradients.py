@@ -178,7 +178,7 @@ def clipped(
     if count is None:
         norm = torch.nn.utils.get_total_norm(list(grads), foreach=True)
     else:
-        norm = torch.stack([g.flatten(1).norm(dim=1) for g in grads]).norm(dim=0)
+        norm = torch.stack([g.reshape(count, -1).norm(dim=1) for g in grads]).norm(dim=0)
     if most is not None:
         factor = torch.clamp(most / (norm + 1e-6), max=1.0)
         if count is None:

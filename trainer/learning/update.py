@@ -54,6 +54,7 @@ class Updater:
     Attributes:
         trained: weights of all groups.
         targets: of those that have target networks, in the same order.
+        followed: the weights that the target networks follow.
         phases: the parts of each phase, in the order of the algorithm.
     """
 
@@ -89,7 +90,7 @@ class Updater:
             [tensor for of_group in self.of_groups for tensor in getattr(of_group, name)]
             for name in ("weights", "targets", "first", "second")
         )
-        self._followed = [weight for of_group in self.of_groups if of_group.targets for weight in of_group.weights]
+        self.followed = [weight for of_group in self.of_groups if of_group.targets for weight in of_group.weights]
 
     @property
     def weights(self) -> TensorDictBase:
@@ -130,10 +131,11 @@ class Updater:
         return priorities[0]
 
     def _calculated(self, phase: list[PartUpdate], batch: Batch) -> list[tuple[Tensor, ...]]:
-        noise = [[self._drawn(shape, batch) for shape in one.part.noise] for one in phase]
+        noise = [[self.drawn(shape, batch) for shape in one.part.noise] for one in phase]
         return self._threads.calculated(phase, noise, batch, self.not_finite)
 
-    def _drawn(self, shape: tuple[int, ...], batch: Batch) -> Tensor:
+    def drawn(self, shape: tuple[int, ...], batch: Batch) -> Tensor:
+        """Noise for a batch [B], float32 [B, *shape], from the updater's own generator."""
         size = len(batch["next", "reward"])
         return torch.randn(size, *shape, generator=self._generator).to(self.device)
 
@@ -149,7 +151,7 @@ class Updater:
     def conclude(self) -> None:
         """Count one update whose gradients are applied, and update the target networks when due."""
         self.count()
-        follow(self.algorithm.target_updates, self.targets, self._followed, self.updates)
+        follow(self.algorithm.target_updates, self.targets, self.followed, self.updates)
 
     def count(self) -> None:
         """Count one update."""

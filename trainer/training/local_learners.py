@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainer.learning.stacking import can_be_stacked
 from trainer.learning.update import NotFinite
 from trainer.roles import pace
 from trainer.roles.agents import AgentPlan, update_key
@@ -24,10 +25,10 @@ def one_by_one(learners: Sequence[Learner]) -> list[Learner | LearnerStack]:
 
 
 def stacked(learners: Sequence[Learner]) -> list[Learner | LearnerStack]:
-    """Agents with the same `update_key` and updates of one part in one stack, the others by themselves."""
+    """Agents with the same `update_key` in one stack, those that cannot be stacked by themselves."""
     groups: dict[tuple, list[Learner]] = {}
     for learner in learners:
-        alone = learner.plan.number if len(learner.updater.parts) > 1 else None
+        alone = None if can_be_stacked(learner.updater) else learner.plan.number
         groups.setdefault((*update_key(learner.plan), alone), []).append(learner)
     return [LearnerStack(group) if len(group) > 1 else group[0] for group in groups.values()]
 
