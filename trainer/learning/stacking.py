@@ -18,7 +18,7 @@ from trainer.networks.recording import record
 
 # Of algorithms with several parts: trained weights times rows of a batch. Above it the call of a stack takes as long as
 # the calls of its agents, or longer, as its intermediate results leave the processor's cache.
-LARGEST = 4_000_000
+LARGEST = 8_000_000
 
 Stacked = dict[tuple[str, NestedKey], Tensor]  # by group and key, [N, ...]
 
