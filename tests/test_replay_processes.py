@@ -58,6 +58,20 @@ def wrong(batch: dict[Any, Tensor], n_step: int, stack: int, env: dict[str, Any]
     return ~right
 
 
+def checked(replay: Any, rows: int, n_step: int, stack: int, env: dict[str, Any]) -> set[int]:
+    """Draw `rows` rows and check all of them, while the writers write; the streams that they came from."""
+    streams: set[int] = set()
+    for _ in range(0, rows, 4 * 128):
+        batch = {key: tensor.view(4, 128, *tensor.shape[1:]) for key, tensor in flat(replay.sample(4 * 128)).items()}
+        # Late for many rows, as the writers are some 50 laps a second fast.
+        replay.reprioritize(batch["stream"][0], batch["time"][0], torch.rand(128))
+        replay.take_priorities()
+        faulty = wrong(batch, n_step, stack, env)
+        assert not faulty.any(), f"{faulty.sum()} of {len(faulty)} rows"
+        streams.update(batch["stream"].flatten().tolist())
+    return streams
+
+
 @pytest.mark.parametrize(
     ("env", "n_step", "stack", "prioritized"),
     [(PLAIN, 1, 1, False), (RICH, 3, 4, False), (RICH, 3, 4, True)],
@@ -87,19 +101,7 @@ def test_no_sampled_row_is_torn_mixed_or_wrong_and_a_killed_writer_stops_nobody(
     board.frame_limit[0] = 10**9
 
     def sample(rows: int) -> set[int]:
-        """Draw `rows` rows and check all of them, while the writers write; the streams they came from."""
-        streams: set[int] = set()
-        for _ in range(0, rows, 4 * 128):
-            batch = {
-                key: tensor.view(4, 128, *tensor.shape[1:]) for key, tensor in flat(replay.sample(4 * 128)).items()
-            }
-            # Late for many rows, as the writers are some 50 laps a second fast.
-            replay.reprioritize(batch["stream"][0], batch["time"][0], torch.rand(128))
-            replay.take_priorities()
-            bad = wrong(batch, n_step, stack, env)
-            assert not bad.any(), f"{bad.sum()} of {len(bad)} rows"
-            streams.update(batch["stream"].flatten().tolist())
-        return streams
+        return checked(replay, rows, n_step, stack, env)
 
     while board.cursor.min() < RING:
         system.check()
@@ -117,11 +119,11 @@ def test_no_sampled_row_is_torn_mixed_or_wrong_and_a_killed_writer_stops_nobody(
     assert board.version.tolist() == [6, 6]
 
     victim, pid = 1, int(system.board.pid[1])
-    own = slice(victim * envs_per_worker, (victim + 1) * envs_per_worker)
+    its = slice(victim * envs_per_worker, (victim + 1) * envs_per_worker)
     os.kill(pid, signal.SIGKILL)
     system.collectors.processes[victim].join(30)
-    stopped, others = board.cursor[own].copy(), board.cursor[: own.start].copy()
+    stopped, others = board.cursor[its].copy(), board.cursor[: its.start].copy()
     streams = sample(60_000)
     assert np.ptp(stopped) <= 1  # it died between two vector steps, or while it published one
-    assert (board.cursor[own] == stopped).all() and (board.cursor[: own.start] - others > RING).all()
+    assert (board.cursor[its] == stopped).all() and (board.cursor[: its.start] - others > RING).all()
     assert streams == set(range(workers * envs_per_worker))  # its rows are still drawn, and those of the others
