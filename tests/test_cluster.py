@@ -17,12 +17,12 @@ from test_replay_processes import GAMMA, RICH, wrong
 from torch import Tensor
 
 from trainer import envs
-from trainer.cluster.exchange import BLOCK, Orders, receive, send
+from trainer.cluster.exchange import Orders, receive, send
 from trainer.cluster.grants import grant
 from trainer.cluster.sink import OutOfOrder, Sink
 from trainer.cluster.source import Source, plan_node
 from trainer.config.fields import ConfigError
-from trainer.config.sections import Config
+from trainer.config.sections import BLOCK, Config
 from trainer.envs.counting import decode_image, episode_length
 from trainer.host.seeds import SEEDS_PER_START
 from trainer.learning.feed import flat
@@ -161,7 +161,7 @@ def test_a_report_crosses_an_authenticated_socket_and_a_stranger_does_not(link: 
                 continue
             with listener.accept() as here, calling.result(30) as there:
                 sent = beside.submit(send, there, report)
-                got = receive(here)
+                got, _ = receive(here)
                 assert sent.result(30) >= sum(column.nbytes for column in report.columns.values())
     assert got.columns.keys() == report.columns.keys()
     assert all((got.columns[name] == column).all() for name, column in report.columns.items())

@@ -38,7 +38,7 @@ PACKAGES = [
 ]
 HEIGHT = {package: len(PACKAGES) - line for line, package in enumerate(PACKAGES)}
 # `python -m trainer.run` and the like: nothing but the call of a command.
-ENTRIES = {"run", "eval", "play", "plot", "report", "tune", "export_dataset", "push", "league", "timeline"}
+ENTRIES = {"run", "eval", "play", "plot", "report", "tune", "export_dataset", "push", "league", "timeline", "node"}
 
 # Whatever starts a process or says how one is started.
 STARTERS = {
@@ -58,10 +58,11 @@ STARTERS = {
     "ParallelEnv",
 }
 # The files that may: one for TorchRL's collector, which starts its workers itself, one for the runs of a search, one
-# for all other processes.
+# for the nodes of a cluster, which start on their machines, one for all other processes.
 MAY_START = {
     "trainer/training/collectors.py": {"MultiAsyncCollector"},
     "trainer/tuning/trial.py": {"Popen"},
+    "trainer/cluster/placing.py": {"Popen"},
     "trainer/training/processes.py": {"Process", "get_context", "set_start_method", "set_forkserver_preload"},
 }
 LIGHT = [

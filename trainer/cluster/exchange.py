@@ -8,15 +8,90 @@ two machines differ; an age is negative while a worker that starts is given more
 from __future__ import annotations
 
 import pickle
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
+from trainer.config.sections import Config
+from trainer.envs import EnvSpec
+
 LOCAL_RING = 512  # rows of a stream on a node, in async
-BLOCK = 32  # most vector steps of a worker in one report
-LEAST_BLOCKS = 4  # of a stream on the learner's machine: one of them is not drawn from
+WORTH_PACKING = 2**12  # bytes of a column below which compression saves nothing
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first message of a node.
+
+    Args:
+        number: of the node.
+        pid: of its process.
+        host: name of its machine.
+        cores: that its process may use.
+        nice: its nice value.
+        code: see `trainer.cluster.code`.
+    """
+
+    number: int
+    pid: int
+    host: str
+    cores: int
+    nice: int
+    code: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Start:
+    """The answer to a node that is welcome.
+
+    Args:
+        config: of the run.
+        world: name and spec of its agent.
+        standing: of the node's workers.
+    """
+
+    config: Config
+    world: list[tuple[str, EnvSpec]]
+    standing: list[Standing]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The answer to a node that is not.
+
+    Args:
+        text: why, in one sentence.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """From a node whose workers start, about once a second.
+
+    Args:
+        text: how far they are.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The last message of a node that has given up.
+
+    Args:
+        text: why, in one sentence.
+        traceback: of its worker, "" if there is none.
+    """
+
+    text: str
+    traceback: str
 
 
 @dataclass(frozen=True)
@@ -108,13 +183,13 @@ class Report:
     Args:
         number: of the orders that it answers.
         blocks: of each worker.
-        columns: rows of all blocks, one block after another, arrays [sum of counts, N, ...].
+        columns: rows of all blocks, one block after another, arrays [sum of counts, N, ...]; see `packed`.
         events: (role, sentence) of what happened on the node.
     """
 
     number: int
     blocks: list[Block]
-    columns: dict[str, np.ndarray]
+    columns: dict[str, Any]
     events: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -130,11 +205,47 @@ def send(pipe: Connection, message: Any) -> int:
     return len(head) + sum(part.nbytes for part in filled)
 
 
-def receive(pipe: Connection) -> Any:
-    """Receive a message that `send` sent.
+def receive(pipe: Connection) -> tuple[Any, int]:
+    """Receive a message that `send` sent, and return it with the bytes received.
 
     Raises:
         EOFError, OSError: the other side is gone.
     """
     head, sizes = pickle.loads(pipe.recv_bytes())
-    return pickle.loads(head, buffers=[bytearray(pipe.recv_bytes()) if size else bytearray() for size in sizes])
+    parts = [bytearray(pipe.recv_bytes()) if size else bytearray() for size in sizes]
+    return pickle.loads(head, buffers=parts), len(head) + sum(sizes)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A compressed array.
+
+    Args:
+        data: its bytes, by zlib.
+        shape: of the array.
+        dtype: of the array.
+    """
+
+    data: bytes
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def packed(columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """The columns with the large ones compressed, at zlib's level 1: frames of Pong become 72 times smaller."""
+    return {
+        name: Packed(zlib.compress(np.ascontiguousarray(column).data, 1), column.shape, column.dtype.str)
+        if column.nbytes >= WORTH_PACKING
+        else column
+        for name, column in columns.items()
+    }
+
+
+def unpacked(columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The columns as they were before `packed`."""
+    return {
+        name: np.frombuffer(zlib.decompress(column.data), column.dtype).reshape(column.shape)
+        if isinstance(column, Packed)
+        else column
+        for name, column in columns.items()
+    }

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainer.cluster.exchange import BLOCK, LEAST_BLOCKS, Block, Report, Standing
-from trainer.config.fields import ConfigError
+from trainer.cluster.exchange import Block, Report, Standing, unpacked
 from trainer.memory.boards import EPISODES_KEPT, INFO_KEPT, ControlBoard
 from trainer.replay.streams import worker_rows
 from trainer.roles.agents import AgentPlan, end_episodes
@@ -28,19 +27,9 @@ class Sink:
     Args:
         plan: of the agent.
         control: the control board.
-
-    Raises:
-        ConfigError: a stream is shorter than `LEAST_BLOCKS` blocks, so little would be left to draw from.
     """
 
     def __init__(self, plan: AgentPlan, control: ControlBoard) -> None:
-        least = LEAST_BLOCKS * BLOCK
-        if plan.streams.ring < least:
-            raise ConfigError(
-                f"replay.capacity_frames={plan.config.replay.capacity_frames} gives each of {plan.streams.num_streams} "
-                f"streams {plan.streams.ring} frames, and collectors on other machines need {least}: set "
-                f"replay.capacity_frames={least * plan.streams.num_streams} or more"
-            )
         self._plan, self._board, self._control = plan, plan.board, control
         self._streams = plan.streams
         self._rows: dict[int, dict[str, np.ndarray]] = {}
@@ -81,11 +70,11 @@ class Sink:
             if block.worker not in self._rows or block.begin != self._next[block.worker]:
                 expected = self._next.get(block.worker)
                 raise OutOfOrder(f"rows of worker {block.worker} begin at {block.begin} in place of {expected}")
-        first = 0
+        first, columns = 0, unpacked(report.columns)
         for block in report.blocks:
             if block.count:
                 part = slice(first, first + block.count)
-                self._write_rows(block, {name: column[part] for name, column in report.columns.items()})
+                self._write_rows(block, {name: column[part] for name, column in columns.items()})
                 first += block.count
             if block.start != self._start[block.worker]:  # another worker goes on from here, as on its node
                 end_episodes([self._plan], block.worker)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.cluster.exchange import BLOCK, LOCAL_RING, Block, Orders, Report, Standing
-from trainer.config.sections import Config
+from trainer.cluster.exchange import LOCAL_RING, Block, Orders, Report, Standing, packed
+from trainer.config.sections import BLOCK, Config
 from trainer.envs import EnvSpec
 from trainer.memory.boards import EPISODES_KEPT, INFO_KEPT, STOP, ControlBoard
 from trainer.replay.streams import worker_rows
@@ -40,7 +40,7 @@ class Source:
         self._episodes = {each.worker: each.episodes_done for each in standing}
         self._starts = {each.worker: each.start for each in standing}
         self._closing: dict[int, tuple[int, int]] = {}  # time at which another worker goes on, and its start
-        self._granted = 0
+        self._granted, self._compressed = 0, plan.config.cluster.compression == "zlib"
         others = [worker for worker in range(plan.streams.num_workers) if worker not in self._sent]
         self._elsewhere = others[0] if others else None
         for each in standing:
@@ -106,7 +106,7 @@ class Source:
         for block in blocks:
             self._sent[block.worker] += block.count
         self.renew_limit()
-        return Report(number, blocks, columns, list(events))
+        return Report(number, blocks, packed(columns) if self._compressed else columns, list(events))
 
     def _block(self, worker: int) -> Block:
         board, control = self._board, self._control
@@ -156,4 +156,5 @@ def plan_node(config: Config, world: Sequence[tuple[str, EnvSpec]], folder: Path
         ring = max(ring, (schedule.frames_per_round or 0) // streams + 2 * BLOCK)
     local = replace(config, replay=replace(config.replay, capacity_frames=ring * streams, scratch_dir=None))
     (plan,) = plan_agents(local, world, folder, folder / "scratch", workers)
+    plan.folder.rmdir()  # nothing is saved on a node
     return plan

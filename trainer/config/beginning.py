@@ -24,7 +24,7 @@ from trainer.config.composing import Loaded, as_config, compose_config, compose_
 from trainer.config.fields import ConfigError, hint, shown
 from trainer.config.paths import absolute
 from trainer.config.presets import choose_preset, files_of, given_by, keys_of_option, preset_of
-from trainer.config.resuming import DERIVED, with_keys
+from trainer.config.resuming import DERIVED, with_keys, with_workers
 from trainer.config.run_config import first_line, from_yaml
 from trainer.config.run_files import RunFolder
 from trainer.config.sections import Config, config_keys, group_options, resolve
@@ -77,7 +77,7 @@ def begun(source: str, overrides: Sequence[Override], cores: int) -> Loaded:
     preset = files_of(typed or (base.preset if base.preset in presets else "generic"), given, folders)
     env_id = [] if {"env.id", "env"} & given.keys() else [f'env.id="{base.env.id}"']
     asked = compose_config([*hydra_arguments(overrides), *preset, *env_id])
-    changed = _changed(base, asked, overrides)
+    changed = with_workers(_changed(base, asked, overrides))
     if changed.keys() & {"collector.num_workers", "collector.envs_per_worker", "schedule.name"}:
         old, derived = config_keys(base), config_keys(resolve(with_keys(base, dict.fromkeys(DERIVED[1:])), cores))
         changed = {**{key: None for key in DERIVED[1:] if old[key] == derived[key]}, **changed}

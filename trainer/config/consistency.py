@@ -12,6 +12,7 @@ from trainer.config.sections import Config
 from trainer.envs.backends import known_backend
 
 COPIES = 7  # of a network: weights, target, gradient, Adam's two moments, board, evaluator; besides one for each worker
+LEAST_BLOCKS = 4  # of rows that come at once, in a stream of the replay: one of them is not drawn from
 MOST_UPDATES = 10**11  # three years at a millisecond each
 
 
@@ -30,6 +31,8 @@ def check_together(config: Config) -> None:
     _check_algorithm(config)
     _check_network(config)
     _check_instances(config)
+    if config.cluster.remote:
+        _check_cluster(config)
 
 
 def most_updates(config: Config) -> float:
@@ -198,6 +201,40 @@ def _check_network(config: Config) -> None:
         raise ConfigError(
             f"algorithm.hidden_sizes={sizes} makes {weights} weights, of which the run holds {copies} copies, "
             f"{needed / 2**30:.0f} GiB in all, and this machine has {there / 2**30:.0f} GiB: set smaller layers"
+        )
+
+
+def _check_cluster(config: Config) -> None:
+    """Refuse what collectors on other machines do not do."""
+    cluster, schedule, workers = config.cluster, config.schedule, config.collector.num_workers or 0
+    if not schedule.kind.collectors:
+        raise ConfigError(
+            f"schedule={schedule.name} has no collectors that cluster={cluster.name} could place on nodes: set "
+            "schedule=async or sync, or cluster=none"
+        )
+    for key in ("episodes_per_round", "episodes_per_update"):
+        if getattr(schedule, key) is not None:
+            raise ConfigError(
+                f"schedule.{key}={getattr(schedule, key):g} does not go with cluster={cluster.name}, whose nodes share "
+                f"a limit in frames: leave it out, or set cluster=none"
+            )
+    if config.telemetry.trace:
+        raise ConfigError(
+            f"telemetry.trace=true follows processes of this machine, and cluster={cluster.name} has others: set "
+            "cluster=none for a trace"
+        )
+    share = cluster.workers_per_node or workers // cluster.nodes
+    if workers != cluster.nodes * share:
+        raise ConfigError(
+            f"collector.num_workers={workers} follows from cluster.nodes={cluster.nodes} and "
+            f"cluster.workers_per_node={shown(cluster.workers_per_node or 'null')}: set these, and leave it out"
+        )
+    streams, least = frames_of_step(config), LEAST_BLOCKS * cluster.block
+    if config.replay.capacity_frames // streams < least:
+        raise ConfigError(
+            f"replay.capacity_frames={config.replay.capacity_frames} gives each of {streams} environments "
+            f"{config.replay.capacity_frames // streams} frames, and collectors on other machines need {least}: set "
+            f"replay.capacity_frames={least * streams} or more"
         )
 
 

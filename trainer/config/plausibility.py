@@ -178,7 +178,8 @@ def _of_opponents(config: Config) -> list[str]:
 
 def _of_machine(config: Config, cores: int) -> list[str]:
     found, workers, threads = [], config.collector.num_workers, config.learner.num_threads
-    if workers is not None and workers > cores and not config.schedule.kind.one_process:
+    here = not config.schedule.kind.one_process and not config.cluster.remote
+    if workers is not None and workers > cores and here:
         found.append(f"collector.num_workers={workers} is more than the {cores} cores at hand: workers will share them")
     agents = config.schedule.num_agents
     if config.schedule.kind.local_agents and agents > cores:

@@ -38,6 +38,13 @@ EXPLORATIONS = {"linear": "trainer.acting.exploration:linear", "apex": "trainer.
 # noise's deviation. With an exploration of the user's, which gives epsilons, it is that of `linear`.
 NOISES = {"linear": "trainer.acting.exploration:same_noise", "apex": "trainer.acting.exploration:apex_noise"}
 
+# cluster.name: `place(config, address) -> Places`, see `trainer.cluster.placing`; "": all collectors run here.
+CLUSTERS = {
+    "none": "",
+    "ray": "trainer.cluster.ray_nodes:RayNodes",
+    "local": "trainer.cluster.placing:LocalNodes",
+}
+
 # logger.name: `open_sink(config, run, notify) -> Sink`; and the sinks that are always on, the terminal's last, as it
 # draws over what others print.
 OPTIONAL_LOGGERS = {

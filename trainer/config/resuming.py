@@ -22,7 +22,7 @@ from trainer.reading import ReadError, read_json
 
 # Keys, and sections (with a dot), that may change when a run is resumed. Any other change would make it another run.
 MAY_CHANGE = (
-    "budget_frames", "collector.num_workers", "collector.envs_per_worker", "replay.capacity_frames",
+    "budget_frames", "cluster.", "collector.num_workers", "collector.envs_per_worker", "replay.capacity_frames",
     "replay.scratch_dir", "learner.device", "learner.learning_rate", "learner.learning_rate_end",
     "learner.execution", "learner.deterministic", "learner.num_threads", "learner.parallel_parts",
     "learner.prefetch_batches", "learner.prefetch", "learner.publish_every_updates",
@@ -86,6 +86,7 @@ def resumed(folder: Path, overrides: Sequence[Override], asked: Config, cores: i
                 f"{key}={value} is not possible when a run is resumed, in {folder} it is {old[key]}: leave it out, or "
                 f"start another run; what may change: {', '.join(key + '*' * key.endswith('.') for key in MAY_CHANGE)}"
             )
+    changed = with_workers(changed)
     if changed.keys() & {"collector.num_workers", "collector.envs_per_worker"}:
         derived = config_keys(resolve(with_keys(kept, dict.fromkeys(DERIVED[1:])), cores))
         changed = {**{key: None for key in DERIVED[1:] if old[key] == derived[key]}, **changed}
@@ -96,6 +97,12 @@ def resumed(folder: Path, overrides: Sequence[Override], asked: Config, cores: i
     except ReadError as error:
         warnings, finished = [*warnings, f"{error}, the run goes on without it"], ""
     return Loaded(config, f"goes on in {folder}", warnings, finished)
+
+
+def with_workers(changed: dict[str, Any]) -> dict[str, Any]:
+    """Changed keys; with another cluster the number of workers is another one, too, unless it was typed."""
+    another = any(key.startswith("cluster.") for key in changed)
+    return {**({"collector.num_workers": None} if another else {}), **changed}
 
 
 def _nothing_to_do(folder: Path, kept: Config, config: Config) -> str:

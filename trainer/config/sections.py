@@ -13,7 +13,7 @@ from typing import Any, cast
 from trainer.config.algorithms import AlgorithmConfig, DQNConfig, any_section
 from trainer.config.fields import number, one_of, part
 from trainer.config.machine import available_cores
-from trainer.config.registries import EXPLORATIONS, LEARNING_RATES, OPTIONAL_LOGGERS
+from trainer.config.registries import CLUSTERS, EXPLORATIONS, LEARNING_RATES, OPTIONAL_LOGGERS
 from trainer.config.schedules import SCHEDULES, Schedule
 from trainer.envs.backends import BACKENDS, PREPROCESSING, SCREEN_SIZE, VECTORIZATION, known_backend
 
@@ -22,6 +22,7 @@ CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 
 
 GAMES_PER_ROUND = 4  # of a worker, where the schedule has rounds
+BLOCK = 32  # most vector steps of a worker that come from another machine at once
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class EnvConfig:
 class CollectorConfig:
     """Collection: processes, sub-environments, exploration."""
 
-    num_workers: int | None = number(None, 1, 4_096)  # collector processes; null: cores - 2, at least 1
+    # collector processes; null: cores - 2, at least 1; with a cluster: nodes x workers_per_node
+    num_workers: int | None = number(None, 1, 65_536, (1, 4_096))
     envs_per_worker: int = number(16, 1, 65_536, (1, 4_096))  # environments that each process steps together
     # linear: one epsilon that falls with the frames; apex: a constant one for each environment
     exploration: str = part(*EXPLORATIONS, call="section num_streams streams", kwargs="exploration_kwargs")
@@ -71,6 +73,29 @@ class CollectorConfig:
     apex_alpha: float = number(7.0, 0.0, 1_000.0, (0.0, 20.0))  # apex: exponent of the formula at apex_epsilon
     apex_noise: float = number(0.4, 0.0, 1.0)  # apex, td3 and ddpg: as apex_epsilon, the deviation of the noise
     random_frames: int = number(0, 0, 10**12)  # frames at the beginning in which every action is random
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """Collection on other machines."""
+
+    # ray: collectors run on the nodes of a Ray cluster, see cluster.md; local: on nodes that are processes here
+    name: str = one_of(*CLUSTERS)
+    address: str = "auto"  # ray: HOST:PORT of its head; auto: that of the environment variable RAY_ADDRESS
+    nodes: int = number(1, 1, 1_000)  # machines that collect; the run begins with those that are there
+    # collector processes of each node; null: one less than this machine has cores
+    workers_per_node: int | None = number(None, 1, 4_096)
+    compression: str = one_of("none", "zlib")  # of rows on their way; zlib: where frames fill the network
+
+    @property
+    def remote(self) -> bool:
+        """Whether collectors run on other machines."""
+        return bool(CLUSTERS[self.name])
+
+    @property
+    def block(self) -> int:
+        """Most rows of a stream that are written at once."""
+        return BLOCK if self.remote else 1
 
 
 @dataclass(frozen=True)
@@ -279,6 +304,7 @@ class Config:
     # The section of the algorithm that was chosen; until it is known which, the keys of all of them.
     algorithm: AlgorithmConfig = field(default_factory=DQNConfig, metadata={"keys": any_section})
     collector: CollectorConfig = field(default_factory=CollectorConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -318,14 +344,13 @@ def group_options(group: str, folders: tuple[Path, ...] = ()) -> tuple[str, ...]
 def resolve(config: Config, cores: int | None = None) -> Config:
     """The configuration with every value filled in that depends on the machine.
 
-    Of `cores` (None: `available_cores`), two are left to the learner and the evaluator.
+    `cores` are those that the run may use; None: `available_cores`.
     """
     collector, schedule = config.collector, config.schedule
     if schedule.kind.local_agents:
         collector = replace(collector, num_workers=1)  # of each
     if collector.num_workers is None:
-        workers = max(1, (available_cores() if cores is None else cores) - 2)
-        collector = replace(collector, num_workers=workers)
+        collector = replace(collector, num_workers=_workers(config, available_cores() if cores is None else cores))
     step = max(1, cast(int, collector.num_workers) * collector.envs_per_worker)  # frames of one step of all workers
     if schedule.tolerance_frames is None:
         schedule = replace(schedule, tolerance_frames=max(512, 2 * step))
@@ -335,6 +360,14 @@ def resolve(config: Config, cores: int | None = None) -> Config:
         steps = schedule.kind.round_steps or max(1, round(1_024 / step))
         schedule = replace(schedule, frames_per_round=steps * step)
     return replace(config, collector=collector, schedule=schedule)
+
+
+def _workers(config: Config, cores: int) -> int:
+    """Two cores are left to the learner and the evaluator; one on a node, which sends what its workers collect."""
+    cluster = config.cluster
+    if cluster.remote:
+        return cluster.nodes * (cluster.workers_per_node or max(1, cores - 1))
+    return max(1, cores - 2)
 
 
 def _rounds_of_games(schedule: ScheduleConfig, num_workers: int) -> ScheduleConfig:

@@ -40,6 +40,7 @@ ROLES = (
     "play",
     "describe",
     "resume",
+    "gateway",
 )  # add new roles at the end, as their positions are part of the seeds
 
 

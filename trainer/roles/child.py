@@ -22,7 +22,7 @@ from trainer.host.seeds import seed_globals
 from trainer.host.signals import obey_parent
 from trainer.telemetry.output import capture
 
-ALONE = ("evaluator", "league")  # roles with only one process at a time
+ALONE = ("evaluator", "league", "gateway")  # roles with only one process at a time
 
 
 def tell(pipe: Connection, message: Any) -> None:

@@ -57,7 +57,7 @@ class Learner:
         algorithm = build(config.algorithm, config.learner, spec)
         self.replay = open_replay(
             spec, plan.storage, plan.streams, plan.board.cursor, plan.board.oldest, config.algorithm, config.replay,
-            config.learner.batch_size, plan.seed, device.type == "cuda", algorithm.first_priority,
+            config.learner.batch_size, plan.seed, device.type == "cuda", algorithm.first_priority, config.cluster.block,
         )  # fmt: skip
         self.sampler = self.replay.sampler
         self.normalization = Normalization(config.algorithm, self.replay.storage, plan.board.cursor)
@@ -75,6 +75,7 @@ class Learner:
             plan.board.cursor,
             spec.stack - 1,
             plan.board.oldest,
+            config.cluster.block,
         )
         self.copy.beat = self.beat
         self._rate, self._fraction = learning_rates(config.learner), 0.0

@@ -40,6 +40,7 @@ from trainer.shared_gradient.shared_device import DeviceAgent
 from trainer.telemetry.loggers import Loggers
 from trainer.telemetry.measuring import Telemetry
 from trainer.telemetry.trace import NoTrace, Trace, open_trace, remove_parts
+from trainer.training.cluster_collectors import ClusterCollectors, check_cluster
 from trainer.training.collectors import CollectorWorkers
 from trainer.training.evaluators import Evaluator, LocalEvaluator, RemoteEvaluator
 from trainer.training.learner_process import LearnerProcess
@@ -73,6 +74,7 @@ def describe(config: Config) -> list[tuple[str, EnvSpec]]:
         check_actions(agent_config(config, name), spec)
     if world[0][1].against_opponents:
         check_game(config)
+    check_cluster(config, world)
     return world
 
 
@@ -235,7 +237,8 @@ def collectors_of(place: Place, plans: Sequence[AgentPlan], board: ControlBoard,
         for worker in range(plans[0].streams.num_workers)
     ]
     if config.schedule.kind.collectors:
-        return CollectorWorkers(config, workers, board, place.supervisor, place.loggers)
+        collectors = ClusterCollectors if config.cluster.remote else CollectorWorkers
+        return collectors(config, workers, board, place.supervisor, place.loggers)
     return LocalCollectors(workers, board, place.loggers.event)
 
 

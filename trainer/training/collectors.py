@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torchrl.collectors import MultiAsyncCollector
@@ -32,8 +32,8 @@ from trainer.roles.agents import end_episodes, model_id, without_scheme
 from trainer.roles.collector import StreamCollector, make_environment
 from trainer.roles.rollout import CollectorPlan
 from trainer.roles.shared_memory import SharedMemoryLink
-from trainer.telemetry.loggers import Loggers
 from trainer.telemetry.metrics import EverySeconds
+from trainer.telemetry.rows import Row
 from trainer.training.playing import resumed
 from trainer.training.supervisor import Role, Supervised, Supervisor
 
@@ -47,36 +47,44 @@ SNAPSHOT_S = 5.0  # most time for the workers to save their state
 SNAPSHOT_POLL_S = 2e-4
 
 
+class Progress(Protocol):
+    """What `Loggers` and the events of a node have in common."""
+
+    def progress(self, text: str) -> None:
+        """Show a line on what is going on now."""
+
+
 class CollectorWorkers:
     """Collectors in processes; see `trainer.training.playing.Collectors`.
 
     Args:
         config: of the run.
-        plans: of the workers, in their order.
+        plans: of the workers, in their order: all of the run, or those of a node.
         board: control board.
         supervisor: of the processes.
-        loggers: for the progress of the start.
+        loggers: for the progress of the start, see `Progress`.
     """
 
     def __init__(
         self, config: Config, plans: Sequence[CollectorPlan], board: ControlBoard, supervisor: Supervisor,
-        loggers: Loggers,
+        loggers: Progress,
     ) -> None:  # fmt: skip
         self.config, self.board, self._loggers, self.plans = config, board, loggers, list(plans)
         self._collectors: list[Any] = []  # all of TorchRL's collectors, in the order in which they were made
-        self._workers: dict[int, _Worker] = {}  # those that were started
-        self.supervised: list[Supervised] = [supervisor.add(self._role(worker)) for worker in range(len(plans))]
+        self._workers: dict[int, _Worker] = {}  # those that were started, by their place in `plans`
+        self.supervised: list[Supervised] = [supervisor.add(self._role(at)) for at in range(len(plans))]
 
-    def _role(self, worker: int) -> Role:
+    def _role(self, at: int) -> Role:
+        worker = self.plans[at].worker
         return Role(
             role=f"collector {worker}",
-            name=partial(self._name, worker),
-            start=partial(self._start_again, worker),
+            name=partial(self._name, at),
+            start=partial(self._start_again, at),
             heartbeat=lambda: float(self.board.heartbeat[worker]),
             hang_s=self.config.faults.hang_seconds,
-            before=partial(self._make_room, worker),
+            before=partial(self._make_room, at),
             then=lambda: "; another one takes its place, the others go on",
-            when=partial(self._when, worker),
+            when=partial(self._when, at),
             known_as=f"collector {worker}",
             closing_s=CLOSE_S,
         )
@@ -106,21 +114,22 @@ class CollectorWorkers:
         Raises:
             RunFailed: one of them died or hung; an environment that cannot be made is not tried again.
         """
-        workers, began, said = range(len(self.plans)), time.monotonic(), EverySeconds(SAY_EVERY_S)
-        making = self._begin(list(workers))
-        for worker, one in enumerate(self.supervised):
-            one.process = self._workers[worker] = _Worker(self, worker, making, worker)
+        places, began, said = range(len(self.plans)), time.monotonic(), EverySeconds(SAY_EVERY_S)
+        making = self._begin(list(places))
+        for at, one in enumerate(self.supervised):
+            one.process = self._workers[at] = _Worker(self, self.plans[at].worker, making, at)
         while making.going_on():
             time.sleep(POLL_S)
             if said.crossed():
                 up, seconds = int((self.board.pid > 0).sum()), time.monotonic() - began
                 self._loggers.progress(
-                    f"starting workers: {up} of {len(workers)} make their environments, {seconds:.0f} s"
+                    f"starting workers: {up} of {len(places)} make their environments, {seconds:.0f} s"
                 )
-            for worker in workers:
-                if self.supervised[worker].silent():
+            for at in places:
+                if self.supervised[at].silent():
+                    worker = self.plans[at].worker
                     raise RunFailed(
-                        f"collector worker {worker} ({self._what(worker)}) did not start within "
+                        f"collector worker {worker} ({self._what(at)}) did not start within "
                         f"{START_S + self.config.faults.hang_seconds:.0f} s: look what its environment waits for, "
                         "or raise faults.hang_seconds",
                         role=f"collector {worker}",
@@ -153,6 +162,10 @@ class CollectorWorkers:
                 return  # its supervisor reports it; a checkpoint without snapshots is complete, too
             time.sleep(SNAPSHOT_POLL_S)
 
+    def metrics(self) -> Row:
+        """None: there are no nodes."""
+        return {}
+
     def close(self) -> None:
         """Shut TorchRL's collectors down; a worker that has closed its environments ends at once."""
         for making in {worker.making for worker in self._workers.values()}:
@@ -163,41 +176,44 @@ class CollectorWorkers:
             one.process = None
         self._collectors, self._workers = [], {}
 
-    def _begin(self, workers: list[int]) -> _Making:
+    def _begin(self, places: list[int]) -> _Making:
+        plans = [self.plans[at] for at in places]
+        workers = [plan.worker for plan in plans]
         self.board.heartbeat[workers] = time.monotonic() + START_S
         self.board.pid[workers] = self.board.closed[workers] = 0
         # Made in two steps, so that close() finds the workers if the constructor fails, or is interrupted as it waits
         # for a worker whose environment hangs.
         collector = MultiAsyncCollector.__new__(MultiAsyncCollector)
-        arguments = _arguments([self.plans[worker] for worker in workers], self.board)
+        arguments = _arguments(plans, self.board)
         self._collectors.append(collector)
         return _Making(collector, arguments)
 
-    def _start_again(self, worker: int) -> _Worker:
-        self._workers[worker] = _Worker(self, worker, self._begin([worker]), 0, again=True)
-        return self._workers[worker]
+    def _start_again(self, at: int) -> _Worker:
+        self._workers[at] = _Worker(self, self.plans[at].worker, self._begin([at]), 0, again=True)
+        return self._workers[at]
 
-    def _make_room(self, worker: int) -> None:
+    def _make_room(self, at: int) -> None:
         """Prepare the restart of a worker: end its open episodes, and delete its error and its collector."""
-        self.board.write_error(worker, "")
-        collector = self._workers[worker].making.collector
+        plan = self.plans[at]
+        self.board.write_error(plan.worker, "")
+        collector = self._workers[at].making.collector
         if collector is not self._collectors[0]:  # it had this worker only
             collector.shutdown(timeout=SHUTDOWN_S, raise_on_error=False)
             self._collectors.remove(collector)
-        plan = self.plans[worker]
-        end_episodes(plan.agents, worker)
-        self.plans[worker] = dataclasses.replace(plan, start=plan.start + 1, exact=False)
+        end_episodes(plan.agents, plan.worker)
+        self.plans[at] = dataclasses.replace(plan, start=plan.start + 1, exact=False)
 
-    def _name(self, worker: int, pid: int | None) -> str:
-        return f"collector worker {worker} ({f'pid {pid}, ' if pid else ''}{self._what(worker)})"
+    def _name(self, at: int, pid: int | None) -> str:
+        return f"collector worker {self.plans[at].worker} ({f'pid {pid}, ' if pid else ''}{self._what(at)})"
 
-    def _what(self, worker: int) -> str:
-        plan = self.plans[worker]
+    def _what(self, at: int) -> str:
+        plan = self.plans[at]
         envs = plan.agents[0].streams.envs_per_worker
         return f"{envs} x {self.config.env.id}, seeds from {plan.first_seed}"
 
-    def _when(self, worker: int) -> str:
-        frames = self.plans[worker].agents[0].board.frames[worker]
+    def _when(self, at: int) -> str:
+        plan = self.plans[at]
+        frames = plan.agents[0].board.frames[plan.worker]
         return f" after {frames} frames" if frames else " while starting"
 
 

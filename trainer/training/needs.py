@@ -42,4 +42,5 @@ def needs_of(config: Config, world: Sequence[tuple[str, EnvSpec]]) -> Needs:
         slots = config.opponents.pool_size + len(config.opponents.checkpoint_paths)
         shared += slots * weights
         kept += slots * weights
-    return Needs(replay, shared + SLACK, kept + 2 * weights, copies * streams.num_workers)
+    workers = 0 if config.cluster.remote else copies * streams.num_workers
+    return Needs(replay, shared + SLACK, kept + 2 * weights, workers)

@@ -16,6 +16,7 @@ from trainer.roles.agents import end_episodes
 from trainer.roles.collector import virtual_worker
 from trainer.roles.rollout import CollectorPlan, Rollout
 from trainer.roles.shared_memory import SharedMemoryLink
+from trainer.telemetry.rows import Row
 from trainer.training.supervisor import Event
 
 
@@ -50,6 +51,9 @@ class Collectors(Protocol):
 
     def save_snapshots(self, number: int) -> None:
         """Save the state of each worker between two rounds, for the checkpoint of this number."""
+
+    def metrics(self) -> Row:
+        """Metrics of nodes, where there are any."""
 
     def close(self) -> None:
         """Wait for their end, for which they have the command. Safe to call twice."""
@@ -106,6 +110,10 @@ class LocalCollectors:
         for rollout in self.rollouts:
             rollout.save_snapshot(number)
 
+    def metrics(self) -> Row:
+        """None: there are no nodes."""
+        return {}
+
     def close(self) -> None:
         """Close the environments."""
         for rollout in self.rollouts:
@@ -150,6 +158,10 @@ class LocalAgents:
 
     def save_snapshots(self, number: int) -> None:
         """Do nothing: a local agent's checkpoint has its state."""
+
+    def metrics(self) -> Row:
+        """None: there are no nodes."""
+        return {}
 
     def close(self) -> None:
         """Do nothing: `SharedLearners` ends the processes."""

@@ -47,14 +47,15 @@ def restore(system: System) -> None:
     whole = [_restore_agent(system, plan, run.get("frames")) for plan in system.plans]
     with _understood(folder.checkpoints):
         whole.append(system.learners.load_shared(partial(_set_aside, system, "")))
-    exact = system.config.schedule.kind.resumes_exactly and all(whole) and _workers_can_go_on(system, run)
+    exact = system.config.schedule.kind.resumes_exactly and not system.config.cluster.remote
+    exact = exact and all(whole) and _workers_can_go_on(system, run)
     if not exact:
         end_episodes(system.plans)
     if system.config.schedule.kind.resumes_exactly and not exact and system.total_frames():
         loggers.event(
             "the workers begin new episodes, so this run will not be bit-identical to one that was not stopped: it was "
-            "stopped within a round, its workers are others now, its environment cannot tell its state, or an "
-            "older version of the trainer kept less of it"
+            "stopped within a round, its workers are others now or on other machines, its environment cannot tell its "
+            "state, or an older version of the trainer kept less of it"
         )
     kept = run.get("run", {})
     for plan, telemetry in zip(system.plans, system.telemetry, strict=True):

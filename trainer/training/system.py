@@ -195,6 +195,7 @@ class System:
             **joined([plan.name for plan in self.plans], rows),
             **self.learners.totals(rows),
             **self.pool.metrics(),
+            **self.collectors.metrics(),
             "worker_restarts": self.collectors.restarts,
             "checkpoint_s": self.checkpoint_s,
             "checkpoint_replay_mib": self.checkpoint_bytes / 2**20,
