@@ -40,7 +40,7 @@ from trainer.telemetry.metrics import EverySeconds
 
 IN_FLIGHT = 2  # orders to a node that it has not answered
 POLL_S = 0.02  # most time without a look at the commands
-AGAIN_S = 1.0  # time until a lost node's place is filled
+AGAIN_S, LONGEST_S = 1.0, 30.0  # time until a lost node's place is filled; it doubles while no node collects there
 CALL_S = 120.0  # most time for a node's process to start and to call
 START_S = 60.0  # most time without a sign of life of a node whose workers start
 SILENT_S = 8.0  # the same of one that collects
@@ -171,6 +171,7 @@ class Gateway:
         self._starts, self._tell, self._key, self._code = list(starts), tell, secrets.token_bytes(32), code()
         self._slots = dict(enumerate(list(each) for each in workers))
         self._again_at, self._failures = dict.fromkeys(self._slots, 0.0), {slot: deque[float]() for slot in self._slots}
+        self._in_vain = dict.fromkeys(self._slots, 0)  # nodes one after another that were lost before they collected
         self._places, self._problem = places, ""
         self._sink, self._nodes, self._granted = Sink(plan, control), dict[int, Node](), dict[int, int]()
         self._reader, self._flat = plan.weights.reader(), torch.zeros(plan.weights.numel)
@@ -335,7 +336,8 @@ class Gateway:
             for worker in node.workers:
                 self._starts[worker] += 1
             self._tell(("starts", list(self._starts)))
-        self._again_at[node.number] = time.monotonic() + AGAIN_S
+        self._in_vain[node.number] = 0 if node.up else self._in_vain[node.number] + 1
+        self._again_at[node.number] = time.monotonic() + min(LONGEST_S, AGAIN_S * 2 ** self._in_vain[node.number])
         counts = not node.up if its_fault is None else its_fault
         if counts and (often := one_too_many(self._failures[node.number], self._config.faults)) is not None:
             self._tell(("refused", f"{text}{often}"))

@@ -106,6 +106,11 @@ class Started:
             self._process.stdin.close()
 
 
+def module_paths() -> list[str]:
+    """Where this process finds modules, without relative paths."""
+    return [os.path.abspath(path) for path in sys.path]
+
+
 class LocalNode:
     """A node's process on this machine, see `Placed`.
 
@@ -137,7 +142,7 @@ class LocalNodes:
 
     def place(self, number: int, call: dict[str, Any]) -> LocalNode:
         """See `Places`."""
-        return LocalNode(Started(call, [path or os.getcwd() for path in sys.path], os.getcwd()))
+        return LocalNode(Started(call, module_paths(), os.getcwd()))
 
     def problem(self) -> str:
         """Nothing is ever wrong."""

@@ -7,11 +7,12 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from trainer.cluster.placing import Ended, Started
+from trainer.cluster import placing
+from trainer.cluster.placing import Ended, Started, module_paths
 
 MOVE_S = 5.0  # after which a node that Ray has not started goes to a machine that is free
 LOOK_S = 0.5  # between two questions to Ray
@@ -29,10 +30,9 @@ class Starter:
     def __init__(self) -> None:
         self._started: Started | None = None
 
-    def start(self, call: dict[str, Any], folder: str) -> None:
-        """Start the process, see `Started`."""
-        os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray has set it, and warns processes that clear it
-        self._started = Started(call, [path or os.getcwd() for path in sys.path], folder)
+    def start(self, call: dict[str, Any], paths: Sequence[str], folder: str) -> None:
+        """Start the process, see `Started`; where the learner's machine has modules, this one may have them, too."""
+        self._started = Started(call, list(dict.fromkeys([*paths, *sys.path])), folder)
 
     def poll(self) -> Ended | None:
         """How the process ended; None while it runs."""
@@ -116,6 +116,8 @@ class RayNodes:
             )  # fmt: skip
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
             raise NoCluster(f"the Ray cluster at {address} cannot be used ({str(error).splitlines()[0]})") from error
+        for module in (placing, sys.modules[__name__]):  # no machine of the cluster need have them for its actor
+            ray.cloudpickle.register_pickle_by_value(module)
         self._ray, self._actor = ray, ray.remote(Starter)
         self.host = ray.util.get_node_ip_address()
         self._here = ray.get_runtime_context().get_node_id()
@@ -144,7 +146,7 @@ class RayNodes:
         cores = machine["Resources"]["CPU"]  # all, so that no other node or job of Ray comes beside it
         actor = self._actor.options(num_cpus=cores, max_restarts=0, scheduling_strategy=there).remote()
         where, others = machine["NodeManagerAddress"], lambda: bool(self._free())
-        return RayNode(self._ray, actor, actor.start.remote(call, os.getcwd()), where, others)
+        return RayNode(self._ray, actor, actor.start.remote(call, module_paths(), os.getcwd()), where, others)
 
     def _alive(self) -> list[dict[str, Any]]:
         """The machines that are there, with cores, but for this one."""
