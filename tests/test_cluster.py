@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,11 +19,15 @@ from test_replay_processes import GAMMA, RICH, wrong
 from torch import Tensor
 
 from trainer import envs
+from trainer.cluster import line
+from trainer.cluster.code import code, difference
 from trainer.cluster.exchange import Orders, receive, send
 from trainer.cluster.grants import grant
 from trainer.cluster.sink import OutOfOrder, Sink
 from trainer.cluster.source import Source, plan_node
+from trainer.config.compose import load
 from trainer.config.fields import ConfigError
+from trainer.config.run_config import to_yaml
 from trainer.config.sections import BLOCK, Config
 from trainer.envs.counting import decode_image, episode_length
 from trainer.host.seeds import SEEDS_PER_START
@@ -143,10 +149,60 @@ def test_a_block_that_does_not_follow_the_last_one_is_refused_before_a_row_is_wr
     assert link.plan.board.episodes_done[0] == report.blocks[0].episodes_done
 
 
-def test_a_replay_of_less_than_four_blocks_is_refused(link: Link):
-    short = replace(link.plan, streams=StreamLayout(WORKERS, ENVS, RING - 1))
-    with pytest.raises(ConfigError, match="set replay.capacity_frames=2048 or more"):
-        Sink(short, link.control)
+CARTPOLE = ("preset=cartpole", "cluster=local", "cluster.nodes=2", "cluster.workers_per_node=3")
+
+
+def test_the_number_of_workers_follows_from_the_nodes():
+    assert load(CARTPOLE, cores=8).config.collector.num_workers == 6
+    assert load(CARTPOLE[:3], cores=8).config.collector.num_workers == 14  # a core of each is left to its node process
+
+
+@pytest.mark.parametrize(
+    ("argument", "refusal"),
+    [
+        ("replay.capacity_frames=12000", "set replay.capacity_frames=12288 or more"),
+        ("schedule=sequential", "set schedule=async or sync"),
+        ("schedule.episodes_per_update=1", "leave it out"),
+        ("telemetry.trace=true", "set cluster=none for a trace"),
+        ("collector.num_workers=5", "follows from cluster.nodes=2 and cluster.workers_per_node=3"),
+    ],
+)
+def test_what_nodes_do_not_do_is_refused_in_one_sentence(argument: str, refusal: str):
+    with pytest.raises(ConfigError, match=refusal):
+        load([*CARTPOLE, argument], cores=8)
+
+
+def test_a_resumed_run_may_have_other_nodes(tmp_path: Path):
+    (tmp_path / "config.yaml").write_text(to_yaml(load(CARTPOLE, cores=8).config))
+    resume = f"resume={tmp_path}"
+    assert load([resume], cores=8).config.collector.num_workers == 6
+    assert load([resume, "cluster.nodes=3"], cores=8).config.collector.num_workers == 9
+    assert load([resume, "cluster=none"], cores=8).config.collector.num_workers == 6  # cores - 2
+
+
+def test_a_caller_that_says_nothing_is_given_up_and_one_with_the_key_is_heard():
+    listener, key = line.listen("127.0.0.1"), b"key of this run"
+    address = listener.getsockname()
+    assert line.accept(listener, key) is None  # nobody has called
+    with socket.create_connection(address):
+        began = time.monotonic()
+        assert line.accept(listener, key) is None
+        assert 0.9 * line.HANDSHAKE_S < time.monotonic() - began < 20 * line.HANDSHAKE_S
+    with ThreadPoolExecutor(1) as beside:
+        calling = beside.submit(lambda: send(line.call(address, key), "hello"))
+        while (taken := line.accept(listener, key)) is None:
+            time.sleep(1e-3)
+        assert taken[0] == "hello"
+        assert calling.result(30) > 0
+        line.close(taken[1])
+    listener.close()
+
+
+def test_other_code_is_named_by_what_differs():
+    here = code()
+    assert difference(here, here) == ""
+    other = {**here, "torch": "1.0", "trainer": "abc"}
+    assert difference(here, other) == f"torch 1.0, here {here['torch']}, trainer abc, here {here['trainer']}"
 
 
 def test_a_report_crosses_an_authenticated_socket_and_a_stranger_does_not(link: Link):

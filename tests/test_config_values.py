@@ -119,7 +119,7 @@ def test_value_at_the_edge_is_taken(values: dict[str, Any]) -> None:
 
 def test_every_choice_is_checked() -> None:
     choices = {key: item.metadata["choices"] for key, item in config_keys().items() if "choices" in item.metadata}
-    assert len(choices) == 23
+    assert len(choices) == 25
     whole = Config(algorithm=AnyAlgorithmConfig())
     for key, options in choices.items():
         for option in options:

@@ -325,14 +325,14 @@ class Gateway:
         A machine may come and go as often as it likes; a node that fails by itself may do so as often as `faults`
         allows. One that never collected has failed by itself, unless `its_fault` says otherwise.
         """
-        streams = len(node.workers) * self._plan.streams.envs_per_worker
-        text = f"{self._name(node)} is lost: {why}"
+        text, then = f"{self._name(node)} is lost: {why}", "another node takes its place"
         node.placed.kill()
         del self._nodes[node.number]
         if node.line is not None:
             line.close(node.line)
         if self._granted.pop(node.number, None) is not None:
             self._sink.detach(node.workers)
+            then = f"its {len(node.workers) * self._plan.streams.envs_per_worker} streams end, {then}, the others go on"
             for worker in node.workers:
                 self._starts[worker] += 1
             self._tell(("starts", list(self._starts)))
@@ -342,7 +342,7 @@ class Gateway:
         if counts and (often := one_too_many(self._failures[node.number], self._config.faults)) is not None:
             self._tell(("refused", f"{text}{often}"))
         else:
-            self._tell(("lost", f"{text}; its {streams} streams end, another node takes their place, the others go on"))
+            self._tell(("lost", f"{text}; {then}"))
 
     def _name(self, node: Node) -> str:
         where = node.placed.where

@@ -18,6 +18,7 @@ from trainer.telemetry.rows import Row, kind, return_texts, value_of
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 14  # characters
+NODES_SHOWN = 4  # most nodes with their speeds
 INFO_SHOWN = 4  # most scalars of `info`
 SIDE_COLOURS = {"learning": "yellow", "collection": "cyan", "balanced": "green"}
 
@@ -103,6 +104,15 @@ def info(row: Mapping[str, Any], prefix: str = "info_") -> str:
     return "  ".join(f"{key.removeprefix(prefix)} {number(row, key, '.3g')}" for key in keys)
 
 
+def nodes(row: Mapping[str, Any]) -> str:
+    """The nodes of a cluster in a row, as "2 collect: 0 at 4,100, 1 at 4,090 frames/s  link 1.2 MB/s, 21 ms"."""
+    keys = [key for key in row if key.startswith("node_")][:NODES_SHOWN]
+    speeds = ", ".join(f"{key.split('_')[1]} at {number(row, key, ',.0f')}" for key in keys)
+    told = f": {speeds} frames/s" if speeds else ""
+    link = f"link {number(row, 'link_mb_per_s')} MB/s, {number(row, 'link_round_trip_ms', ',.0f')} ms"
+    return f"{number(row, 'nodes', ',.0f')} collect{told}  {link}"
+
+
 def panel(newest: Newest, run: RunInfo, progress: str = "") -> RenderableType:
     """The live view of the newest metrics, with the text of `Loggers.progress` if there is one."""
     lines = Table.grid(padding=(0, 1))  # every line but the last fits a terminal of 80 columns
@@ -151,6 +161,8 @@ def _add_metrics(lines: Table, newest: Newest, run: RunInfo) -> None:
         f"  replay {number(row, 'replay_fill', '.0f', 100)} % full"
     )
     lines.add_row("flow", flow)
+    if "nodes" in row:
+        lines.add_row("nodes", nodes(row))
     learner = (
         f"epsilon {number(row, 'epsilon_mean', '.3f')}  loss {number(row, 'loss', '.3g')}"
         f"  q {number(row, 'q_mean', '.3g')}  gradient norm {number(row, 'grad_norm', '.3g')}"
@@ -183,6 +195,8 @@ def plain_line(newest: Newest, run: RunInfo) -> str:
         f"lag {number(row, 'policy_lag_updates', ',.0f')}",
         f"bottleneck {row.get('bottleneck', '-')}",
     ]
+    if "nodes" in row:
+        parts.append(f"nodes {nodes(row)}")
     return " | ".join(parts)
 
 
