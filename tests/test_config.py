@@ -16,8 +16,9 @@ from trainer.config.compose import check, choose_preset, jobs, load
 from trainer.config.fields import ConfigError, nearest
 from trainer.config.machine import available_cores
 from trainer.config.presets import preset_env_id
+from trainer.config.resolving import resolve
 from trainer.config.run_config import from_yaml, to_dict, to_yaml
-from trainer.config.sections import CONFIG_DIR, Config, config_keys, group_options, resolve
+from trainer.config.sections import CONFIG_DIR, Config, config_keys, group_options
 from trainer.config.validation import validate
 from trainer.run_folder.folder import versions
 

@@ -10,7 +10,8 @@ import pytest
 from tests.test_config import changed
 from trainer.config.algorithms import AnyAlgorithmConfig
 from trainer.config.fields import ConfigError
-from trainer.config.sections import Config, config_keys, resolve
+from trainer.config.resolving import resolve
+from trainer.config.sections import Config, config_keys
 from trainer.config.validation import validate
 
 # --- refused values --------------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from tests.test_schedules import differences, trained
 from trainer import envs
 from trainer.config.arguments import check
 from trainer.config.compose import choose_preset, load
-from trainer.config.sections import Config, resolve
+from trainer.config.resolving import resolve
+from trainer.config.sections import Config
 from trainer.roles.evaluator import world_of
 from trainer.roles.greedy import Players, evaluate
 from trainer.run_folder import checkpoint

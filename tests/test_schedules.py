@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from trainer.config.resolving import resolve
 from trainer.config.schedules import SCHEDULES
-from trainer.config.sections import Config, resolve
+from trainer.config.sections import Config
 from trainer.host.errors import RunFailed
 from trainer.learning.feed import Feed
 from trainer.run_folder import checkpoint

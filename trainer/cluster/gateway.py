@@ -13,9 +13,7 @@ from __future__ import annotations
 import pickle
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -26,7 +24,8 @@ from trainer.cluster import line
 from trainer.cluster.code import code, difference
 from trainer.cluster.exchange import LOCAL_RING, Failed, Hello, Orders, Refusal, Report, Start, receive, send
 from trainer.cluster.grants import grant
-from trainer.cluster.placing import Placed, Places
+from trainer.cluster.nodes import SILENT_S, START_S, Node, Slot, figures, name_of, vacate, welcome
+from trainer.cluster.placing import Places
 from trainer.cluster.sink import OutOfOrder, Sink
 from trainer.config.registries import CLUSTERS, registered
 from trainer.config.sections import Config
@@ -40,10 +39,6 @@ from trainer.telemetry.metrics import EverySeconds
 
 IN_FLIGHT = 2  # orders to a node that it has not answered
 POLL_S = 0.02  # most time without a look at the commands
-AGAIN_S, LONGEST_S = 1.0, 30.0  # time until a lost node's place is filled; it doubles while no node collects there
-CALL_S = 120.0  # most time for a node's process to start and to call
-START_S = 60.0  # most time without a sign of life of a node whose workers start
-SILENT_S = 8.0  # the same of one that collects
 CLOSE_S = 20.0  # most time for the nodes to end at the end of the run
 WEIGHTS_EVERY_S = 0.05  # least time between two versions of the weights for a node (async)
 WEIGHTS_RATE = 20e6  # most bytes of weights per second for a node, on average
@@ -51,47 +46,6 @@ TELL_EVERY_S = 1.0  # between two messages with figures
 CONNECT_AGAIN_S = 2.0  # between two attempts to reach a cluster that was there before
 # Of a line that ended within a message, too.
 BROKEN = (EOFError, OSError, pickle.UnpicklingError, AttributeError, LookupError, TypeError, ValueError)
-
-
-@dataclass
-class Node:
-    """A node as the gateway sees it.
-
-    Args:
-        number: of the node.
-        workers: numbers of its workers.
-        placed: its process.
-        hello: what it said of itself; None until it has called.
-        line: to it; None until it has called.
-        up: whether it has sent a report.
-        sent: orders sent.
-        answered: reports received.
-        asked_at: times at which the orders were sent that it has not answered.
-        round_trip_s: time from the last answered orders to their report.
-        received: bytes since the last figures.
-        counted: frames at the last figures.
-        version: of the weights that it was sent.
-        weights_at: when it was sent them.
-        heard: when it was last heard of; before its call: when its process was placed.
-        silence: since then.
-    """
-
-    number: int
-    workers: list[int]
-    placed: Placed
-    hello: Hello | None = None
-    line: Connection | None = None
-    up: bool = False
-    sent: int = 0
-    answered: int = 0
-    asked_at: deque[float] = field(default_factory=deque)
-    round_trip_s: float = 0.0
-    received: int = 0
-    counted: int = 0
-    version: int = 0
-    weights_at: float = 0.0
-    heard: float = field(default_factory=time.monotonic)
-    silence: Silence = field(default_factory=lambda: Silence(CALL_S))
 
 
 def run(
@@ -102,7 +56,7 @@ def run(
 
     It sends (kind, value) through the pipe: "up" and "lost" with a sentence, "event" with role and sentence, "starts"
     with the number of starts of each worker, "figures" with metrics, "refused" with a sentence about what nothing
-    will mend, and "error" with a text of `trainer.host.errors.error_text`.
+    will mend and a traceback, and "error" with a text of `trainer.host.errors.error_text`.
 
     Args:
         plan: of the agent.
@@ -144,7 +98,7 @@ def _places(
             return places
         except ConnectionError as error:
             if not again:
-                pipe.send(("refused", str(error)))
+                pipe.send(("refused", (str(error), "")))
                 return None
             if not said:
                 pipe.send(("event", ("gateway", f"{error}; it is tried again and again, and learning goes on")))
@@ -169,15 +123,13 @@ class Gateway:
     ) -> None:  # fmt: skip
         self._plan, self._board, self._control, self._config = plan, plan.board, control, config
         self._starts, self._tell, self._key, self._code = list(starts), tell, secrets.token_bytes(32), code()
-        self._slots = dict(enumerate(list(each) for each in workers))
-        self._again_at, self._failures = dict.fromkeys(self._slots, 0.0), {slot: deque[float]() for slot in self._slots}
-        self._in_vain = dict.fromkeys(self._slots, 0)  # nodes one after another that were lost before they collected
-        self._places, self._problem = places, ""
+        self._slots = [Slot(list(each)) for each in workers]
+        self._places, self._problem, self._begun = places, "", False
         self._sink, self._nodes, self._granted = Sink(plan, control), dict[int, Node](), dict[int, int]()
         self._reader, self._flat = plan.weights.reader(), torch.zeros(plan.weights.numel)
         self._weights_every = max(WEIGHTS_EVERY_S, 4 * plan.weights.numel / WEIGHTS_RATE)
         self._listener = line.listen(places.host)
-        self._tell_every, self._counted_at = EverySeconds(TELL_EVERY_S), time.monotonic()
+        self._tell_every = EverySeconds(TELL_EVERY_S)
 
     def turn(self) -> None:
         """Fill free places, take calls and reports, send new orders, and look who is gone."""
@@ -188,15 +140,15 @@ class Gateway:
         for node in list(self._nodes.values()):
             self._look(node)
         if self._tell_every.crossed():
-            self._tell(("figures", self._figures()))
+            up = [(node, self._collected(node)) for node in self._nodes.values() if node.up]
+            self._tell(("figures", figures(up)))
 
     def _place(self) -> None:
-        for number, workers in self._slots.items():
-            if number not in self._nodes and time.monotonic() >= self._again_at[number]:
+        for number, slot in enumerate(self._slots):
+            if number not in self._nodes and time.monotonic() >= slot.again_at:
                 call = {"address": self._listener.getsockname()[:2], "key": self._key.hex(), "number": number}
-                placed = self._places.place(number, call)
-                if placed is not None:
-                    self._nodes[number] = Node(number, workers, placed)
+                if (placed := self._places.place(number, call)) is not None:
+                    self._nodes[number] = Node(number, slot.workers, placed)
         if (problem := self._places.problem()) != self._problem:
             self._problem = problem
             self._tell(("event", ("gateway", problem or "Ray's head answers again")))
@@ -218,9 +170,9 @@ class Gateway:
         node.heard, node.silence = time.monotonic(), Silence(START_S)
         try:
             if other := difference(self._code, hello.code):
-                text = f"{self._name(node)} has other code ({other}): install the same everywhere"
+                text = f"{name_of(node)} has other code ({other}): install the same everywhere"
                 send(caller, Refusal(text))
-                self._tell(("refused", text))
+                self._tell(("refused", (text, "")))
                 return
             standing = self._sink.attach(node.workers, [self._starts[worker] for worker in node.workers])
             self._granted[node.number] = self._collected(node)
@@ -246,7 +198,7 @@ class Gateway:
         message = self._hear(node)
         try:
             if isinstance(message, Failed):
-                self._fail(node, message)
+                self._lose(node, message.text, True, message.traceback)
             elif isinstance(message, Report):
                 self._write(node, message)
                 self._order(node)
@@ -261,25 +213,15 @@ class Gateway:
         node.round_trip_s = node.heard - node.asked_at.popleft()
         self._sink.write(report)
         if not node.up:
-            node.up, node.silence = True, Silence(SILENT_S)
-            node.counted = self._collected(node)
-            self._welcome(node)
+            node.up, node.silence, self._begun = True, Silence(SILENT_S), True
+            node.counted, node.counted_at = self._collected(node), time.monotonic()
+            self._tell(("up", welcome(node)))
         for role, text in report.events:
             self._tell(("event", (role, f"node {node.number}: {text}")))
         for block in report.blocks:
             if block.start != self._starts[block.worker]:
                 self._starts[block.worker] = block.start
                 self._tell(("starts", list(self._starts)))
-
-    def _welcome(self, node: Node) -> None:
-        assert node.hello is not None
-        cores, workers, nice = node.hello.cores, len(node.workers), node.hello.nice
-        text = f"{self._name(node)} collects with {workers} workers on {cores} cores"
-        if workers > cores:
-            text += f": that is more than it has, set cluster.workers_per_node={max(1, cores - 1)}"
-        if nice > 0:
-            text += f"; its nice value is {nice}, so other work goes first: start Ray with RAY_worker_niceness=0"
-        self._tell(("up", text))
 
     def _collected(self, node: Node) -> int:
         return int(self._board.frames[node.workers].sum())
@@ -314,18 +256,14 @@ class Gateway:
         elif node.silence.too_long(node.heard):
             self._lose(node, f"nothing was heard of it for {node.silence.silent_s:.0f} s")
 
-    def _fail(self, node: Node, failed: Failed) -> None:
-        if failed.traceback:
-            self._tell(("event", ("collector", f"traceback of a worker of node {node.number}:\n{failed.traceback}")))
-        self._lose(node, failed.text, its_fault=True)
-
-    def _lose(self, node: Node, why: str, its_fault: bool | None = None) -> None:
+    def _lose(self, node: Node, why: str, its_fault: bool | None = None, traceback: str = "") -> None:
         """End the episodes of a node that is gone, and let another one take its place soon.
 
         A machine may come and go as often as it likes; a node that fails by itself may do so as often as `faults`
-        allows. One that never collected has failed by itself, unless `its_fault` says otherwise.
+        allows. One that never collected has failed by itself, unless `its_fault` says otherwise; if it says that the
+        first one has, others would, too.
         """
-        text, then = f"{self._name(node)} is lost: {why}", "another node takes its place"
+        text, then = f"{name_of(node)} is lost: {why}", "another node takes its place"
         node.placed.kill()
         del self._nodes[node.number]
         if node.line is not None:
@@ -336,30 +274,14 @@ class Gateway:
             for worker in node.workers:
                 self._starts[worker] += 1
             self._tell(("starts", list(self._starts)))
-        self._in_vain[node.number] = 0 if node.up else self._in_vain[node.number] + 1
-        self._again_at[node.number] = time.monotonic() + min(LONGEST_S, AGAIN_S * 2 ** self._in_vain[node.number])
+        slot = self._slots[node.number]
+        vacate(slot, node.up)
         counts = not node.up if its_fault is None else its_fault
-        if counts and (often := one_too_many(self._failures[node.number], self._config.faults)) is not None:
-            self._tell(("refused", f"{text}{often}"))
+        often = one_too_many(slot.failures, self._config.faults) if counts else None
+        if often is not None or (its_fault and not self._begun):
+            self._tell(("refused", (f"{text}{often or ''}", traceback)))
         else:
             self._tell(("lost", f"{text}; {then}"))
-
-    def _name(self, node: Node) -> str:
-        where = node.placed.where
-        return f"node {node.number} ({where}{f', pid {node.hello.pid}' if node.hello else ''})"
-
-    def _figures(self) -> dict[str, float]:
-        """Metrics: nodes that collect, MB/s of all, longest time between orders and report, frames/s of each."""
-        now = time.monotonic()
-        seconds, self._counted_at = now - self._counted_at, now
-        up = [node for node in self._nodes.values() if node.up]
-        received, speeds = 0, {}
-        for node in up:
-            collected = self._collected(node)
-            speeds[f"node_{node.number}_frames_per_s"] = (collected - node.counted) / seconds
-            received, node.counted, node.received = received + node.received, collected, 0
-        trip = 1e3 * max((node.round_trip_s for node in up), default=0.0)
-        return {"nodes": len(up), "link_mb_per_s": received / seconds / 1e6, "link_round_trip_ms": trip, **speeds}
 
     def ending(self) -> bool:
         """Tell the nodes to stop, and take their last messages; whether one of them still runs."""

@@ -49,6 +49,14 @@ class Places(Protocol):
 
     host: str
 
+    @staticmethod
+    def look(address: str) -> None:
+        """Look whether there is a cluster at an address.
+
+        Raises:
+            ConnectionError: there is none, in one sentence that says what to do.
+        """
+
     def place(self, number: int, call: dict[str, Any]) -> Placed | None:
         """Start a node's process on a machine without a node; None if there is none now. Does not wait.
 
@@ -139,6 +147,10 @@ class LocalNodes:
 
     def __init__(self, address: str) -> None:
         del address
+
+    @staticmethod
+    def look(address: str) -> None:
+        """It is always there."""
 
     def place(self, number: int, call: dict[str, Any]) -> LocalNode:
         """See `Places`."""

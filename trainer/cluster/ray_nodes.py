@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from trainer.cluster import placing
@@ -105,10 +106,10 @@ class RayNodes:
     """
 
     def __init__(self, address: str) -> None:
+        self.look(address)
         import ray
 
         address = address_of(address)
-        _look(address)
         try:
             ray.init(
                 address=address, namespace="trainer", logging_level=logging.ERROR, log_to_driver=False,
@@ -125,6 +126,29 @@ class RayNodes:
         self._left_at: dict[str, float] = {}  # when a machine was left, the last of which is taken last
         self._look_at, self._problem = 0.0, ""
         self._machines: list[dict[str, Any]] = []
+
+    @staticmethod
+    def look(address: str) -> None:
+        """See `trainer.cluster.placing.Places`; Ray itself takes long to find out that nobody listens.
+
+        Raises:
+            NoCluster: Ray is not installed, or no cluster answers.
+        """
+        try:
+            version("ray")
+        except PackageNotFoundError as error:
+            raise NoCluster(
+                "cluster=ray needs Ray: pip install 'torchrl-trainer[cluster]', on each node too"
+            ) from error
+        named = address_of(address)
+        host, _, port = named.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), ANSWER_S).close()
+        except OSError as error:
+            raise NoCluster(
+                f"no Ray cluster answers at {named} ({error.strerror or error}): start one by ray start --head "
+                f"--port={port} there, and by ray start --address={named} on each node"
+            ) from error
 
     def place(self, number: int, call: dict[str, Any]) -> RayNode | None:
         """See `trainer.cluster.placing.Places`."""
@@ -183,21 +207,9 @@ def address_of(address: str) -> str:
     host, _, port = found.rpartition(":")
     if not (host and port.isdecimal() and 0 < int(port) < 65_536):
         what = f"cluster.address={address}" if address != "auto" else f"{ADDRESS}={found}"
-        raise NoCluster(f"{what} names no Ray cluster: set cluster.address=HOST:PORT, as ray start --head prints it")
-    return found
-
-
-def _look(address: str) -> None:
-    """Look whether anybody listens there, as Ray takes long to find out.
-
-    Raises:
-        NoCluster: nobody does.
-    """
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), ANSWER_S).close()
-    except OSError as error:
+        if not found:
+            what = "cluster=ray"
         raise NoCluster(
-            f"no Ray cluster answers at {address} ({error.strerror or error}): start one by ray start --head "
-            f"--port={port} there, and by ray start --address={address} on each node"
-        ) from error
+            f"{what} names no Ray cluster: set cluster.address=HOST:PORT, as ray start --head prints it, or {ADDRESS}"
+        )
+    return found

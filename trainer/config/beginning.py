@@ -24,10 +24,11 @@ from trainer.config.composing import Loaded, as_config, compose_config, compose_
 from trainer.config.fields import ConfigError, hint, shown
 from trainer.config.paths import absolute
 from trainer.config.presets import choose_preset, files_of, given_by, keys_of_option, preset_of
+from trainer.config.resolving import resolve
 from trainer.config.resuming import DERIVED, with_keys, with_workers
 from trainer.config.run_config import first_line, from_yaml
 from trainer.config.run_files import RunFolder
-from trainer.config.sections import Config, config_keys, group_options, resolve
+from trainer.config.sections import Config, config_keys, group_options
 from trainer.config.validation import check_values, validate
 from trainer.reading import ReadError, read_text
 

@@ -15,8 +15,8 @@ from trainer.config.fields import ConfigError, shown
 from trainer.config.machine import available_cores, check_machine
 from trainer.config.paths import absolute
 from trainer.config.presets import assumed, choose_files, choose_preset
+from trainer.config.resolving import resolve
 from trainer.config.resuming import folder_to_resume, resumed
-from trainer.config.sections import resolve
 from trainer.config.users_algorithms import paths_in, use_algorithms
 from trainer.config.validation import check_values, validate
 

@@ -7,7 +7,8 @@ import math
 from trainer.config.algorithms import ALGORITHMS
 from trainer.config.consistency import most_updates
 from trainer.config.fields import bounds_text, shown
-from trainer.config.sections import Config, config_keys, resolve
+from trainer.config.resolving import resolve
+from trainer.config.sections import Config, config_keys
 from trainer.envs.backends import known_backend
 
 FEW_UPDATES, MANY_UPDATES = 100, 10**9

@@ -14,9 +14,10 @@ from trainer.config.arguments import GROUPS
 from trainer.config.composing import Loaded, own_keys
 from trainer.config.fields import ConfigError
 from trainer.config.paths import absolute
+from trainer.config.resolving import resolve
 from trainer.config.run_config import from_yaml
 from trainer.config.run_files import RunFolder
-from trainer.config.sections import Config, config_keys, resolve
+from trainer.config.sections import Config, config_keys
 from trainer.config.validation import validate
 from trainer.reading import ReadError, read_json
 

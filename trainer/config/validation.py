@@ -15,7 +15,8 @@ from trainer.config.consistency import check_opponents, check_together
 from trainer.config.fields import ConfigError, bounds_text, hint, shown
 from trainer.config.overrides import agent_config, agent_values
 from trainer.config.plausibility import warnings
-from trainer.config.sections import Config, config_keys, resolve
+from trainer.config.resolving import resolve
+from trainer.config.sections import Config, config_keys
 from trainer.envs.import_paths import is_path
 
 PATHS = (

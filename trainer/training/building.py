@@ -237,8 +237,9 @@ def collectors_of(place: Place, plans: Sequence[AgentPlan], board: ControlBoard,
         for worker in range(plans[0].streams.num_workers)
     ]
     if config.schedule.kind.collectors:
-        collectors = ClusterCollectors if config.cluster.remote else CollectorWorkers
-        return collectors(config, workers, board, place.supervisor, place.loggers)
+        if config.cluster.remote:
+            return ClusterCollectors(config, workers, board, place.supervisor, place.loggers)
+        return CollectorWorkers(config, workers, board, place.supervisor, place.loggers.progress)
     return LocalCollectors(workers, board, place.loggers.event)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainer.cluster import gateway
 from trainer.config.fields import ConfigError
+from trainer.config.registries import CLUSTERS, registered
 from trainer.config.sections import Config
 from trainer.envs import EnvSpec
 from trainer.host.errors import RunFailed
@@ -86,7 +86,8 @@ class ClusterCollectors:
         """
         kind, value = message
         if kind == "refused":
-            raise RunFailed(value, "gateway", pid=self._gateway.pid)
+            text, traceback = value
+            raise RunFailed(text, "node" if traceback else "gateway", traceback, self._gateway.pid)
         if kind in ("up", "lost"):
             self._up += kind == "up"
             self._loggers.event(value, role="gateway", pid=self._gateway.pid)
@@ -101,7 +102,7 @@ class ClusterCollectors:
 
     def metrics(self) -> Row:
         """See `Collectors`."""
-        return {"nodes": 0, **self._figures}
+        return {"nodes": 0, "worker_restarts": self.restarts, **self._figures}
 
     def resume(self, starts: Sequence[int], exact: bool) -> None:
         """See `Collectors`; nodes begin new episodes."""
@@ -140,7 +141,7 @@ class ClusterCollectors:
 
 
 def check_cluster(config: Config, world: Sequence[tuple[str, EnvSpec]]) -> None:
-    """Refuse a world that nodes do not collect in, and a cluster whose library is not installed.
+    """Refuse a world that nodes do not collect in, and a cluster that does not answer.
 
     Raises:
         ConfigError: in one sentence.
@@ -151,5 +152,7 @@ def check_cluster(config: Config, world: Sequence[tuple[str, EnvSpec]]) -> None:
     if len(world) > 1 or world[0][1].against_opponents:
         what = "turn-based games" if world[0][1].against_opponents else f"{len(world)} agents, as {config.env.id} has"
         raise ConfigError(f"cluster={name} collects for one agent, not for {what}: set cluster=none")
-    if name == "ray" and importlib.util.find_spec("ray") is None:
-        raise ConfigError("cluster=ray needs Ray: pip install 'torchrl-trainer[cluster]', on each node too")
+    try:
+        registered(CLUSTERS, name).look(config.cluster.address)
+    except ConnectionError as error:
+        raise ConfigError(str(error)) from error

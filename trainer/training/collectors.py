@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torchrl.collectors import MultiAsyncCollector
@@ -47,13 +47,6 @@ SNAPSHOT_S = 5.0  # most time for the workers to save their state
 SNAPSHOT_POLL_S = 2e-4
 
 
-class Progress(Protocol):
-    """What `Loggers` and the events of a node have in common."""
-
-    def progress(self, text: str) -> None:
-        """Show a line on what is going on now."""
-
-
 class CollectorWorkers:
     """Collectors in processes; see `trainer.training.playing.Collectors`.
 
@@ -62,14 +55,14 @@ class CollectorWorkers:
         plans: of the workers, in their order: all of the run, or those of a node.
         board: control board.
         supervisor: of the processes.
-        loggers: for the progress of the start, see `Progress`.
+        progress: takes a line on the start, as `Loggers.progress`.
     """
 
     def __init__(
         self, config: Config, plans: Sequence[CollectorPlan], board: ControlBoard, supervisor: Supervisor,
-        loggers: Progress,
+        progress: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self.config, self.board, self._loggers, self.plans = config, board, loggers, list(plans)
+        self.config, self.board, self._progress, self.plans = config, board, progress, list(plans)
         self._collectors: list[Any] = []  # all of TorchRL's collectors, in the order in which they were made
         self._workers: dict[int, _Worker] = {}  # those that were started, by their place in `plans`
         self.supervised: list[Supervised] = [supervisor.add(self._role(at)) for at in range(len(plans))]
@@ -122,9 +115,7 @@ class CollectorWorkers:
             time.sleep(POLL_S)
             if said.crossed():
                 up, seconds = int((self.board.pid > 0).sum()), time.monotonic() - began
-                self._loggers.progress(
-                    f"starting workers: {up} of {len(places)} make their environments, {seconds:.0f} s"
-                )
+                self._progress(f"starting workers: {up} of {len(places)} make their environments, {seconds:.0f} s")
             for at in places:
                 if self.supervised[at].silent():
                     worker = self.plans[at].worker
@@ -163,8 +154,8 @@ class CollectorWorkers:
             time.sleep(SNAPSHOT_POLL_S)
 
     def metrics(self) -> Row:
-        """None: there are no nodes."""
-        return {}
+        """See `Collectors`."""
+        return {"worker_restarts": self.restarts}
 
     def close(self) -> None:
         """Shut TorchRL's collectors down; a worker that has closed its environments ends at once."""

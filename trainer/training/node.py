@@ -148,7 +148,7 @@ class Node:
         self._source = Source(plan, self._control, standing)
         self._supervisor = Supervisor(config.faults, self._events.event)
         plans = [CollectorPlan(plan.config, (plan,), each.worker, each.start) for each in standing]
-        self._collectors = CollectorWorkers(plan.config, plans, self._control, self._supervisor, self._events)
+        self._collectors = CollectorWorkers(plan.config, plans, self._control, self._supervisor, self._events.progress)
         self._look = EverySeconds(LOOK_S)
         self._heard = time.monotonic()
 

@@ -53,7 +53,7 @@ class Collectors(Protocol):
         """Save the state of each worker between two rounds, for the checkpoint of this number."""
 
     def metrics(self) -> Row:
-        """Metrics of nodes, where there are any."""
+        """Metrics of a row: restarts, and those of nodes, where there are any."""
 
     def close(self) -> None:
         """Wait for their end, for which they have the command. Safe to call twice."""
@@ -111,8 +111,8 @@ class LocalCollectors:
             rollout.save_snapshot(number)
 
     def metrics(self) -> Row:
-        """None: there are no nodes."""
-        return {}
+        """See `Collectors`."""
+        return {"worker_restarts": self.restarts}
 
     def close(self) -> None:
         """Close the environments."""
@@ -160,8 +160,8 @@ class LocalAgents:
         """Do nothing: a local agent's checkpoint has its state."""
 
     def metrics(self) -> Row:
-        """None: there are no nodes."""
-        return {}
+        """See `Collectors`."""
+        return {"worker_restarts": self.restarts}
 
     def close(self) -> None:
         """Do nothing: `SharedLearners` ends the processes."""

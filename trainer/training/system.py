@@ -196,7 +196,6 @@ class System:
             **self.learners.totals(rows),
             **self.pool.metrics(),
             **self.collectors.metrics(),
-            "worker_restarts": self.collectors.restarts,
             "checkpoint_s": self.checkpoint_s,
             "checkpoint_replay_mib": self.checkpoint_bytes / 2**20,
         }
