@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# Functions of six_gpu.sh, array.sh, sweep.sh and agent.sh, which source this file in the repository's root.
+# Functions of six_gpu.sh, array.sh, sweep.sh, cluster.sh and agent.sh, which source this file in the repository's root.
 #
 # A job has one or several agents. Each has a rank: the number of its task (six_gpu.sh) or of its element of the array
 # (array.sh). The names of its folders and files contain the rank, so a restarted agent finds them again.
@@ -293,6 +293,10 @@ on_signal() {
   fi
 }
 
+# Options of srun for the agents' step, and what is to end with them; cluster.sh has some of both.
+STEP_OPTIONS=()
+end_others() { :; }
+
 # run_agents LOG RANK...: does a whole job, and ends the script with the highest exit code of the agents.
 run_agents() {
   local log=$1 seen code first=$2 restarts
@@ -323,7 +327,7 @@ run_agents() {
   export PYTHON GRID SEED RUN_DIR SCRATCH
   # If one agent fails, the others go on, however long they take.
   # srun replaces % in the name of its output, so double it.
-  srun --kill-on-bad-exit=0 --wait=0 --cpu-bind=cores --open-mode=append --output="${RUN_DIR//%/%%}/$log" \
+  srun "${STEP_OPTIONS[@]}" --kill-on-bad-exit=0 --wait=0 --cpu-bind=cores --open-mode=append --output="${RUN_DIR//%/%%}/$log" \
     bash slurm/agent.sh "${SEARCH[@]}" "${OVERRIDES[@]}" {SCRATCH_LOCK}>&- &
   STEP=$!
   # A signal may have come before srun was started.
@@ -335,6 +339,7 @@ run_agents() {
     if [[ $seen == "$SIGNALS" ]]; then break; fi
   done
   agents_ended || true
+  end_others
   say "the agents have ended with exit code $code${RECEIVED:+ after}$RECEIVED"
   requeue "$code" "$@"
   exit "$code"

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 STUB = Path(__file__).parent / "stub_trainer.py"
 MARK = "TEST_SLURM_MARK"
@@ -340,6 +342,20 @@ def trainer_six(place: Place) -> None:
     place.seen["left"] = place.left()
 
 
+def trainer_cluster(place: Place) -> None:
+    pytest.importorskip("ray")
+    counting = [word for word in COUNTING if not word.startswith("collector.num_workers")]
+    options = ("--nodes=3", "--cpus-per-task=2")  # a learner, and two nodes with a worker each
+    job = place.submit(*options, script="cluster.sh", arguments=(*counting, "budget_frames=8000", "seed=5"))
+    place.started(0)
+    place.command("scancel", "--signal=USR1", "--batch", job)
+    place.restarted(job)
+    place.seen["first"] = {0: place.checkpoints(0)}
+    place.seen["rows"] = {0: len(rows(place.run / "agent_0"))}
+    place.seen["job"] = place.end(job)
+    place.seen["left"] = place.left()
+
+
 def trainer_one_fails(place: Place) -> None:
     place.name = "try (2) lr=0.1"
     place.run.mkdir()
@@ -361,7 +377,7 @@ def trainer_cancelled(place: Place) -> None:
 SCENARIOS = [
     one_fails, time_is_up, element_requeues_alone, cancelled_and_submitted_again, cancelled_while_saving, no_progress,
     no_progress_at_start, requeue_refused, pre_empted, node_fails, time_limit, sweep, trainer_array, trainer_six,
-    trainer_one_fails, trainer_cancelled,
+    trainer_cluster, trainer_one_fails, trainer_cancelled,
 ]  # fmt: skip
 
 

@@ -181,7 +181,7 @@ def test_refused_requeue_says_what_to_do(place: Place) -> None:
 # --- the trainer itself ----------------------------------------------------------------------------------------------
 
 
-@scenario("trainer_array", "trainer_six")
+@scenario("trainer_array", "trainer_six", "trainer_cluster")
 def test_trainer_resumes_after_a_requeue(place: Place) -> None:
     struck = place.seen["first"]
     jobs = place.seen.get("jobs") or [place.seen["job"]]
