@@ -27,6 +27,7 @@ from trainer.roles.rollout import Rollout
 from trainer.run_folder import folder as run_folder
 from trainer.telemetry.loggers import RunInfo, open_loggers
 from trainer.training.building import build, choose_device
+from trainer.training.cluster_collectors import ClusterCollectors
 from trainer.training.collectors import CollectorWorkers
 from trainer.training.loop import Loop
 from trainer.training.playing import LocalCollectors
@@ -56,7 +57,9 @@ def config(*arguments: str) -> Config:
 
 
 def worker_processes(system: System) -> list[Any]:
-    """The collectors' processes; none with `schedule=sequential`."""
+    """The collectors' processes; none with `schedule=sequential`, or where they are on nodes."""
+    if isinstance(system.collectors, ClusterCollectors):
+        return []
     assert isinstance(system.collectors, CollectorWorkers | LocalCollectors)
     return system.collectors.processes
 

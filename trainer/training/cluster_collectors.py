@@ -38,6 +38,9 @@ class ClusterCollectors:
         board: control board.
         supervisor: of the gateway.
         loggers: for what happens to nodes.
+
+    Attributes:
+        gateway: its process.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class ClusterCollectors:
         self.config, self.board, self.plans, self._loggers = config, board, list(plans), loggers
         self.restarts, self._figures, self._up = 0, Row(), 0
         self._pulse = new_pulse()
-        self._gateway = supervisor.add(
+        self.gateway = supervisor.add(
             Role(
                 role="gateway",
                 name=lambda pid: f"the gateway (pid {pid})" if pid else "the gateway",
@@ -65,7 +68,7 @@ class ClusterCollectors:
         workers, (agent,) = [plan.worker for plan in self.plans], self.plans[0].agents
         share = len(workers) // self.config.cluster.nodes
         nodes = [workers[first : first + share] for first in range(0, len(workers), share)]
-        starts, again = [plan.start for plan in self.plans], self._gateway.restarts > 0
+        starts, again = [plan.start for plan in self.plans], self.gateway.restarts > 0
         arguments = (without_scheme(agent), self.board, self.config, nodes, starts, again, self._pulse)
         return Piped(lambda pipe: spawn(gateway.run, (*arguments, pipe), "gateway"), self._hear)
 
@@ -87,10 +90,10 @@ class ClusterCollectors:
         kind, value = message
         if kind == "refused":
             text, traceback = value
-            raise RunFailed(text, "node" if traceback else "gateway", traceback, self._gateway.pid)
+            raise RunFailed(text, "node" if traceback else "gateway", traceback, self.gateway.pid)
         if kind in ("up", "lost"):
             self._up += kind == "up"
-            self._loggers.event(value, role="gateway", pid=self._gateway.pid)
+            self._loggers.event(value, role="gateway", pid=self.gateway.pid)
         elif kind == "event":
             role, text = value
             self._loggers.event(text, role=role)
@@ -119,9 +122,9 @@ class ClusterCollectors:
             RunFailed: there is no cluster, or a node was refused or failed too often.
         """
         began, said = time.monotonic(), EverySeconds(SAY_EVERY_S)
-        self._gateway.start()
+        self.gateway.start()
         while not self._up:
-            self._gateway.check()
+            self.gateway.check()
             time.sleep(POLL_S)
             if said.crossed():
                 seconds, nodes = time.monotonic() - began, self.config.cluster.nodes
