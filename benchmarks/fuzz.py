@@ -82,6 +82,7 @@ NUMBERS: dict[str, tuple[float, float, float, float]] = {
     "algorithm.action_noise": (0, 0, 5, 1e3),
     "algorithm.action_noise_theta": _SHARE,
     "collector.random_frames": (0, 0, 1e10, 1e13),
+    "cluster.nodes": (1, 1, 1_000, 1e4), "cluster.workers_per_node": (1, 1, 200, 1e5),
     "collector.num_workers": (1, 1, 200, 1e5), "collector.envs_per_worker": (1, 1, 5e3, 1e6),
     "collector.epsilon_start": _SHARE, "collector.epsilon_end": _SHARE,
     "collector.epsilon_decay_frames": (0, 0, 1e4, 1e13), "collector.apex_epsilon": _SHARE,
@@ -118,7 +119,8 @@ NUMBERS: dict[str, tuple[float, float, float, float]] = {
 }  # fmt: skip
 ONLY_WITH = {"schedule.frames_per_round", "schedule.episodes_per_round", "schedule.updates_per_round"}  # rounds
 MAY_BE_NULL = {
-    "env.max_episode_steps", "env.instance_key", "algorithm.target_tau", "collector.num_workers", "replay.scratch_dir",
+    "env.max_episode_steps", "env.instance_key", "algorithm.target_tau", "cluster.workers_per_node",
+    "collector.num_workers", "replay.scratch_dir",
     "replay.start_from",
     "learner.learning_rate_end", "learner.max_grad_norm", "schedule.frames_per_update", "schedule.episodes_per_update",
     "schedule.tolerance_frames", "schedule.frames_per_round", "schedule.episodes_per_round",
