@@ -239,7 +239,7 @@ def test_parts_that_are_added_as_contributing_says_run_together(copy: Path) -> N
 def test_a_role_that_is_added_as_contributing_says_is_watched_and_restarted(copy: Path) -> None:
     (copy / "trainer/roles/watcher.py").write_text(WATCHER)
     (copy / "trainer/training/watchers.py").write_text(WATCHERS)
-    change(copy / "trainer/host/seeds.py", '    "resume",\n)', '    "resume",\n    "watcher",\n)')
+    change(copy / "trainer/host/seeds.py", '    "gateway",\n)', '    "gateway",\n    "watcher",\n)')
     system = copy / "trainer/training/system.py"
     insert(system, "from trainer.training.supervisor", "from trainer.training.watchers import Watcher")
     insert(system, "    def __post_init__", "    watcher: Watcher = field(init=False)\n")
