@@ -43,12 +43,14 @@ address=$(srun --overlap -N1 -n1 -w "${hosts[0]}" hostname -i | grep -oE '[^ ]+'
 port=$((20000 + SLURM_JOB_ID % 10000)) # another job may have a head on this node
 export RAY_ADDRESS=$address:$port RAY_worker_niceness=0 RAY_USAGE_STATS_ENABLED=0
 RAY_STEPS=()
+RUN_DIR=${RUN_DIR:-runs/slurm_$SLURM_JOB_ID}
+mkdir -p -- "$RUN_DIR" || fail "$RUN_DIR could not be made: set run_dir to a folder that you may write"
 
 # ray_on HOST OPTION...: starts Ray on a node, in a step of its own.
 ray_on() {
   local host=$1
   shift
-  srun --overlap --nodes=1 --ntasks=1 --nodelist="$host" --open-mode=append --output="ray-$SLURM_JOB_ID.log" \
+  srun --overlap --nodes=1 --ntasks=1 --nodelist="$host" --open-mode=append --output="${RUN_DIR//%/%%}/ray.log" \
     "$PYTHON" -m ray.scripts.scripts start --block --object-store-memory=200000000 --disable-usage-stats "$@" &
   RAY_STEPS+=("$!")
 }
